@@ -1,0 +1,1 @@
+"""The agent: lives in every rank of a training run."""

@@ -1,0 +1,1 @@
+"""The collector: from journals to ClickHouse."""
