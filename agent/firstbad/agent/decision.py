@@ -1,0 +1,120 @@
+"""The decision of one step, as every rank holds it: count of the ballots, ruling of the budget, place in an incident."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from firstbad.agent.incidents import IncidentBook, Membership
+from firstbad.agent.lanes import MAX_ORDER, Count, Key
+from firstbad.agent.policy import Budget, Ruling
+from firstbad.schema import Action, IncidentKind, Policy, Stage
+
+_DATA_STAGES = {Stage.PARAM, Stage.INPUT, Stage.FORWARD, Stage.LOSS, Stage.UPDATE}
+
+
+@dataclass(frozen=True, slots=True)
+class BadStep:
+    """What is the matter with a bad step; a function of shared values alone."""
+
+    key: Key
+    all_ranks: bool
+    kind: IncidentKind
+    ruling: Ruling
+    membership: Membership
+    last_good_step: int
+
+    @property
+    def offender_rank(self) -> int | None:
+        """The first offender; None when every rank saw it."""
+        return None if self.all_ranks else self.key.rank
+
+    @property
+    def micro_step(self) -> int | None:
+        """First bad micro step; None when no observer saw which."""
+        return None if self.key.inexact else self.key.micro_step
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What every rank does with the update of `step`."""
+
+    step: int
+    count: Count
+    bad: BadStep | None
+
+    @property
+    def action(self) -> Action:
+        """apply, skip or stop."""
+        return Action.APPLY if self.bad is None else self.bad.ruling.action
+
+    def verdict(self, *, world_size: int, policy: Policy) -> dict[str, Any]:
+        """The body of the verdict record: the same on every rank."""
+        if self.bad is None:
+            raise ValueError("a good step has no verdict record")
+        bad, key, ruling = self.bad, self.bad.key, self.bad.ruling
+        return {
+            "event_id": bad.membership.event_id,
+            "incident_id": bad.membership.incident_id,
+            "escalates": bad.membership.escalates,
+            "kind": bad.kind,
+            "step": self.step,
+            "origin_step": self.step - (key.stage is Stage.UPDATE and self.step > 0),
+            "last_good_step": bad.last_good_step,
+            "micro_step": bad.micro_step,
+            "elected_rank": key.rank,
+            "offender_rank": bad.offender_rank,
+            "all_ranks": bad.all_ranks,
+            "first_bad_stage": key.stage.label,
+            "order": None if key.order == MAX_ORDER else key.order,
+            "stages_any": tuple(stage.label for stage in Stage if stage in self.count.stages_any),
+            "stages_all": tuple(stage.label for stage in Stage if stage in self.count.stages_all),
+            "world_size": world_size,
+            "policy": policy,
+            "action": ruling.action,
+            "advised_action": ruling.advised,
+            "consecutive_skips": ruling.consecutive,
+            "window_skips": ruling.in_window,
+            "reason": ruling.reason,
+        }
+
+
+class Bench:
+    """Turns counts into decisions, step by step; holds the only state that decides: budget, incidents, good steps."""
+
+    def __init__(self, budget: Budget, book: IncidentBook, world_size: int) -> None:
+        self._budget = budget
+        self._book = book
+        self._world_size = world_size
+        self._good = (-1, -1)
+        """The last good step and the one before it."""
+
+    def decide(self, step: int, count: Count, *, steered: bool) -> Decision:
+        """
+        Rule on a step. Steps come in order.
+
+        Args:
+            step: attempted updates, from 0.
+            count: the reduced ballots.
+            steered: false when the script's own scaler acts and we only observe; the same on every rank.
+        """
+        key = count.key
+        if key is None:
+            self._budget.good()
+            self._good = (step, self._good[0])
+            return Decision(step, count, None)
+        ruling = self._budget.bad(steered=steered, degraded=count.degraded)
+        probing = Stage.SCALER in count.stages_any and not count.stages_any & _DATA_STAGES
+        kind = IncidentKind.SCALE_PROBE if probing else IncidentKind.FAULT
+        last_good = self._good[0]
+        if key.stage is Stage.UPDATE and last_good == step - 1:
+            last_good = self._good[1]  # that step's update made the bad weights
+        bad = BadStep(
+            key=key,
+            all_ranks=self._world_size > 1 and key.stage in count.stages_all,
+            kind=kind,
+            ruling=ruling,
+            membership=self._book.enter(step, kind),
+            last_good_step=last_good,
+        )
+        return Decision(step, count, bad)

@@ -1,0 +1,127 @@
+"""
+The vector that ranks reduce once per step window, and the election key in it. Pure integers: no torch here.
+
+Layout, int64, reduced with MIN over all ranks:
+
+    0          election key, NOBODY when this rank saw nothing bad
+    1..8       per stage: -1 when this rank saw a bad value there, else 0   ->  MIN is -1 iff any rank did
+    9..16      per stage: 1 when this rank saw a bad value there, else 0    ->  MIN is 1 iff every rank did
+    17, 18     step, -step                                                  ->  MIN agrees iff all ranks are in one step
+    19         -1 when this rank's guard is broken (degraded), else 0
+
+MIN of the negated flag is OR, and NCCL has MIN on int64 but no bitwise reductions. Values that may be NaN are never
+reduced: MIN and MAX treat NaN differently per backend and per rank.
+
+Election key, smallest wins: micro step (18 bits), stage (4), inexact (1), order (19), rank (20).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firstbad.schema import Stage
+
+NOBODY = 1 << 62
+"""Key of a rank that has nothing to report; larger than every real key."""
+
+STAGES = len(Stage)
+_ANY = 1
+_ALL = _ANY + STAGES
+_STEP = _ALL + STAGES
+_DEGRADED = _STEP + 2
+LENGTH = _DEGRADED + 1
+LAYOUT = "v1:key|any8|all8|step2|degraded"
+"""Compared between ranks at start; change it with the layout."""
+
+MAX_MICRO = (1 << 18) - 1
+MAX_ORDER = (1 << 19) - 1
+MAX_RANK = (1 << 20) - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """
+    Who saw the first bad value, ordered as the packed integer is.
+
+    `exact` is false when no observer saw the micro step; `micro_step` is then the window's last. `order` is the place
+    in causal order inside the stage, MAX_ORDER when unknown.
+    """
+
+    micro_step: int
+    stage: Stage
+    inexact: bool
+    order: int
+    rank: int
+
+    def pack(self) -> int:
+        """The key as an integer below NOBODY; micro step and order saturate at their bounds."""
+        return (
+            min(self.micro_step, MAX_MICRO) << 44
+            | self.stage << 40
+            | self.inexact << 39
+            | min(self.order, MAX_ORDER) << 20
+            | self.rank
+        )
+
+    @classmethod
+    def unpack(cls, packed: int) -> Key:
+        """The key behind an integer made by `pack`."""
+        return cls(
+            micro_step=packed >> 44,
+            stage=Stage(packed >> 40 & 0xF),
+            inexact=bool(packed >> 39 & 1),
+            order=packed >> 20 & MAX_ORDER,
+            rank=packed & MAX_RANK,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """What one rank brings to the decision of a step."""
+
+    step: int
+    key: Key | None
+    stages: frozenset[Stage]
+    degraded: bool = False
+
+    def lanes(self) -> list[int]:
+        """The ballot as LENGTH integers."""
+        lanes = [0] * LENGTH
+        lanes[0] = NOBODY if self.key is None else self.key.pack()
+        for stage in self.stages:
+            lanes[_ANY + stage] = -1
+            lanes[_ALL + stage] = 1
+        lanes[_STEP] = self.step
+        lanes[_STEP + 1] = -self.step
+        lanes[_DEGRADED] = -int(self.degraded)
+        return lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The reduced vector: the same on every rank."""
+
+    key: Key | None
+    """The elected first offender; None when no rank saw a bad value."""
+    stages_any: frozenset[Stage]
+    stages_all: frozenset[Stage]
+    lowest_step: int
+    highest_step: int
+    degraded: bool
+
+    @property
+    def bad(self) -> bool:
+        """At least one rank saw a bad value."""
+        return self.key is not None
+
+    @classmethod
+    def of(cls, lanes: list[int]) -> Count:
+        """Read a reduced vector of LENGTH integers."""
+        return cls(
+            key=None if lanes[0] >= NOBODY else Key.unpack(lanes[0]),
+            stages_any=frozenset(stage for stage in Stage if lanes[_ANY + stage] < 0),
+            stages_all=frozenset(stage for stage in Stage if lanes[_ALL + stage] > 0),
+            lowest_step=lanes[_STEP],
+            highest_step=-lanes[_STEP + 1],
+            degraded=lanes[_DEGRADED] < 0,
+        )

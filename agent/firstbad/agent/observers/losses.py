@@ -1,0 +1,69 @@
+"""What backward is called on: the micro step counter, and stage loss."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+
+from firstbad.agent.observers.observer import Observer
+from firstbad.agent.statistics import measure
+from firstbad.agent.window import Mark
+from firstbad.schema import Stage, TensorKind
+
+
+class LossObserver(Observer):
+    """
+    Sees each root backward call: `torch.autograd.backward`, which Tensor.backward and pipelines go through.
+
+    A backward inside a backward (reentrant checkpointing) is no micro step. A value on the CPU is read at once; one on
+    an accelerator is kept and read with the verdict.
+    """
+
+    name = "loss"
+
+    def install(self) -> None:
+        """Wrap `torch.autograd.backward`."""
+        original = torch.autograd.backward
+        begin = self.watch(self._begin)
+
+        @functools.wraps(original)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch._C._current_graph_task_id() == -1:
+                begin(tensors)
+            return original(tensors, *args, **kwargs)
+
+        self.scene.patches.replace(torch.autograd, "backward", backward)
+        self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor] | None = None
+
+    def scaled(self, outputs: object, result: object) -> None:
+        """A loss scaler has multiplied `outputs`; when backward is called on `result`, the loss is `outputs`."""
+        if isinstance(outputs, torch.Tensor) and isinstance(result, torch.Tensor):
+            self._scaled = (weakref.ref(result), outputs.detach())
+
+    def _begin(self, tensors: Any) -> None:
+        window = self.scene.window
+        micro = window.begin_backward()
+        for tensor in [tensors] if isinstance(tensors, torch.Tensor) else list(tensors):
+            if not isinstance(tensor, torch.Tensor) or tensor.numel() != 1 or not tensor.dtype.is_floating_point:
+                continue
+            value = self._unscaled(tensor).detach()
+            on_host = value.device.type == "cpu"
+            loss = value.double().item() if on_host else value
+            window.losses.append((micro, loss))
+            if not on_host:
+                window.marks.append(Mark(Stage.LOSS, micro, exact=True, trigger=True, value=value, order=0))
+            elif not torch.isfinite(value).all():
+                evidence = [measure(value, kind=TensorKind.LOSS, name="loss", module=None, micro_step=micro)]
+                window.marks.append(
+                    Mark(Stage.LOSS, micro, exact=True, trigger=True, value=loss, order=0, evidence=evidence)
+                )
+
+    def _unscaled(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._scaled is not None and self._scaled[0]() is tensor:
+            loss = self._scaled[1]
+            self._scaled = None
+            return loss
+        return tensor

@@ -1,0 +1,133 @@
+"""The outermost modules: found at their first forward, then watched at their inputs and outputs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from firstbad.agent.observers.observer import Observer, Scene
+from firstbad.agent.patches import Patches
+from firstbad.agent.statistics import is_finite, measure
+from firstbad.agent.window import Mark
+from firstbad.schema import Stage, TensorKind
+
+DISCOVERY_WINDOWS = 2
+"""Step windows in which outermost modules are looked for; afterwards only they carry hooks."""
+
+
+class ModuleObserver(Observer):
+    """
+    Finds each outermost module at its first call during the first windows, and checks its floating-point
+    inputs (stage input) and outputs (stage forward; loss for scalars). Forwards without gradients are evaluation and
+    not looked at. One pass over inputs and outputs; nothing waits for an accelerator.
+    """
+
+    name = "modules"
+
+    def __init__(
+        self,
+        scene: Scene,
+        *,
+        found: Callable[[nn.Module], None],
+        entered: Callable[[nn.Module], None],
+        ran: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+            found: called once for each outermost module, before its first forward.
+            entered: called before each of its forwards.
+            ran: called after its first forward, when the causal order is known.
+        """
+        super().__init__(scene)
+        self._on_found, self._on_entered, self._on_ran = found, entered, ran
+        self._inside: nn.Module | None = None
+        self._first = False
+        self._discovery = Patches()
+
+    def install(self) -> None:
+        """Begin discovery: every module call passes by until `end_discovery`."""
+        original = nn.Module.__call__
+        arrive = self.watch(self._arrive)
+
+        @functools.wraps(original)
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                arrive(module)
+            return original(module, *args, **kwargs)
+
+        self._discovery.replace(nn.Module, "__call__", call)
+
+    def end_discovery(self) -> None:
+        """The models are known: take the wrapper of every module call away, only the outermost keep hooks."""
+        self._discovery.restore()
+
+    def _arrive(self, module: nn.Module) -> None:
+        if self._first:
+            self.scene.models.ran(module)
+        elif self._inside is None and torch.is_grad_enabled() and not self.scene.models.knows(module):
+            self._found(module)
+
+    def _found(self, root: nn.Module) -> None:
+        if not any(parameter.requires_grad for parameter in root.parameters()):
+            return
+        self.scene.models.add(root)
+        before, after = self.watch(self._before), self.watch(self._after)
+        root.register_forward_pre_hook(lambda module, args, kwargs: before(module, args, kwargs), with_kwargs=True)
+        root.register_forward_hook(lambda module, args, output: after(module, output), always_call=True)
+        self._first = True
+        self._on_found(root)
+        self.scene.models.ran(root)
+
+    def _before(self, root: nn.Module, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_compiling() and self._enter(root):
+            self._check(_tensors((args, kwargs), "input"), TensorKind.INPUT)
+
+    def _enter(self, root: nn.Module) -> bool:
+        if self._inside is not None or not torch.is_grad_enabled():
+            return False
+        self._inside = root
+        self._on_entered(root)
+        return True
+
+    def _after(self, root: nn.Module, output: Any) -> None:
+        if torch.compiler.is_compiling() or self._inside is not root:
+            return
+        if self._first:
+            self._first = False
+            self._on_ran()
+        self._inside = None
+        if output is not None:
+            self._check(_tensors(output, "output"), TensorKind.OUTPUT)
+
+    def _check(self, tensors: Iterator[tuple[str, torch.Tensor]], kind: TensorKind) -> None:
+        window = self.scene.window
+        micro = window.coming_micro_step
+        for place, (name, tensor) in enumerate(tensors):
+            detached = tensor.detach()
+            total = detached.sum(dtype=torch.promote_types(detached.dtype, torch.float32))
+            stage = Stage.INPUT if kind is TensorKind.INPUT else Stage.LOSS if tensor.numel() == 1 else Stage.FORWARD
+            mark = Mark(stage, micro, exact=True, trigger=False, value=total, order=place, module="")
+            if total.device.type == "cpu":
+                if torch.isfinite(total) or is_finite(detached):
+                    continue
+                mark.value = float("nan")
+                mark.evidence = [measure(detached, kind=kind, name=name, module="", micro_step=micro)]
+            window.marks.append(mark)
+
+
+def _tensors(value: Any, name: str, depth: int = 4) -> Iterator[tuple[str, torch.Tensor]]:
+    """Floating-point tensors in nested arguments or outputs, named by their path, in order."""
+    if isinstance(value, torch.Tensor):
+        if value.dtype.is_floating_point and value.numel() and value.layout is torch.strided:
+            yield name, value
+    elif depth:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                yield from _tensors(item, f"{name}.{key}", depth - 1)
+        elif isinstance(value, list | tuple):
+            for index, item in enumerate(value):
+                yield from _tensors(item, f"{name}.{index}", depth - 1)

@@ -1,0 +1,148 @@
+"""
+The step window: what a rank has seen between two decisions.
+
+It opens with the first forward or backward after a decision and closes when the next decision is taken. Observers put
+marks into it; `Window.nominate` turns the marks into this rank's candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from firstbad.agent.batch import Batch
+from firstbad.agent.lanes import MAX_ORDER, Key
+from firstbad.agent.statistics import TensorStatistics
+from firstbad.schema import Stage
+
+
+@dataclass(slots=True)
+class Mark:
+    """
+    One sighting of a possibly bad value.
+
+    `value` is not finite iff the sighting is bad; a tensor there is read at the decision, so nothing waits for a
+    device before. `trigger` marks make the step bad by themselves (a loss that backward was called on, a gradient);
+    the others (input, forward, param) only tell where it began: a model may take NaN inputs by design and mask them.
+    """
+
+    stage: Stage
+    micro_step: int
+    exact: bool
+    trigger: bool
+    value: float | torch.Tensor = math.nan
+    order: int = MAX_ORDER
+    module: str | None = None
+    parameter: str | None = None
+    evidence: list[TensorStatistics] = field(default_factory=list)
+    origin_offset: int = 0
+    """1 when the value was made by the previous step's update."""
+
+
+@dataclass(slots=True)
+class Window:
+    """This rank's view of one attempted update."""
+
+    micro_steps: int = 0
+    losses: list[tuple[int, float | torch.Tensor]] = field(default_factory=list)
+    """(micro step, value that backward was called on, divided by the loss scale)."""
+    batches: dict[int, Batch] = field(default_factory=dict)
+    pending: Batch | None = None
+    """Told by the script for the micro step whose backward has not begun."""
+    marks: list[Mark] = field(default_factory=list)
+    grad_norm: float | torch.Tensor | None = None
+    """The trainer's own pre-clip norm of all gradients."""
+    grad_sq: float | None = None
+    """Sum of squares over this rank's gradients, when the guard or the trainer took it."""
+    synced_micro_steps: set[int] = field(default_factory=set)
+    """Micro steps in which a gradient reduction was seen."""
+    guard_seconds: float = 0.0
+    """Host time that the agent took on the training thread, peers' time in the decision included."""
+    lr_stepped: bool = False
+    loss_scale: float | torch.Tensor | None = None
+    gradients_checked: bool = False
+    """A finite norm over every gradient is already there."""
+
+    def begin_backward(self) -> int:
+        """Count a root backward call; returns its micro step, from 0."""
+        batch, self.pending = self.pending, None
+        micro = self.micro_steps
+        if batch is not None:
+            if batch.micro_step is not None:
+                micro = batch.micro_step
+            self.batches[micro] = batch
+        self.micro_steps = max(self.micro_steps, micro) + 1
+        return micro
+
+    @property
+    def current_micro_step(self) -> int:
+        """The micro step whose backward is running or ran last, from 0."""
+        return max(self.micro_steps - 1, 0)
+
+    @property
+    def coming_micro_step(self) -> int:
+        """The micro step that a forward running now belongs to."""
+        if self.pending is not None and self.pending.micro_step is not None:
+            return self.pending.micro_step
+        return self.micro_steps
+
+    @property
+    def every_micro_step_synced(self) -> bool:
+        """Every micro step before the current one had its gradients reduced, so a bad reduction input is of this one."""
+        return all(micro in self.synced_micro_steps for micro in range(self.current_micro_step))
+
+    def resolve(self) -> None:
+        """Read every tensor that marks and losses hold, in one transfer. Waits for the device when there is any."""
+        holders = [mark for mark in self.marks if isinstance(mark.value, torch.Tensor)]
+        losses = [index for index, (_, value) in enumerate(self.losses) if isinstance(value, torch.Tensor)]
+        tensors = [mark.value for mark in holders] + [self.losses[index][1] for index in losses]
+        extras = [name for name in ("grad_norm", "loss_scale") if isinstance(getattr(self, name), torch.Tensor)]
+        tensors += [getattr(self, name) for name in extras]
+        if not tensors:
+            return
+        device = next(t.device for t in tensors if isinstance(t, torch.Tensor))
+        flat = [t.detach().reshape(()).to(device, torch.float64) for t in tensors if isinstance(t, torch.Tensor)]
+        values = torch.stack(flat).tolist()
+        for mark, value in zip(holders, values, strict=False):
+            mark.value = value
+        for index, value in zip(losses, values[len(holders) :], strict=False):
+            self.losses[index] = (self.losses[index][0], value)
+        for name, value in zip(extras, values[len(holders) + len(losses) :], strict=True):
+            setattr(self, name, value)
+
+    def bad_marks(self) -> list[Mark]:
+        """
+        The marks that count, in election order. Call `resolve` first.
+
+        Sightings that are not triggers count only where a trigger of this rank agrees: in the same micro step, or in
+        any when the trigger does not know its own.
+        """
+        bad = [mark for mark in self.marks if isinstance(mark.value, float) and not math.isfinite(mark.value)]
+        triggers = [mark for mark in bad if mark.trigger]
+        exact = {mark.micro_step for mark in triggers if mark.exact}
+        anywhere = any(not mark.exact for mark in triggers)
+        counted = [mark for mark in bad if mark.trigger or mark.micro_step in exact or anywhere]
+        weights = [mark for mark in counted if mark.stage in (Stage.PARAM, Stage.UPDATE)]
+        # Bad weights explain everything that this rank saw after them, whatever the micro step.
+        return sorted(weights or counted, key=lambda mark: self.key(mark, rank=0))
+
+    def key(self, mark: Mark, rank: int) -> Key:
+        """The election key of a mark: an unknown micro step enters as the window's last, flagged inexact."""
+        micro = mark.micro_step if mark.exact else self.current_micro_step
+        return Key(micro, mark.stage, not mark.exact, mark.order, rank)
+
+    def loss(self) -> float | None:
+        """Sum of what backward was called on; NaN stays NaN; None when there was none."""
+        values = [value for _, value in self.losses if isinstance(value, float)]
+        return math.fsum(values) if values and all(map(math.isfinite, values)) else (sum(values) if values else None)
+
+    def loss_of(self, micro_step: int) -> float | None:
+        """The loss of one micro step; None when there was none."""
+        values = [value for micro, value in self.losses if micro == micro_step and isinstance(value, float)]
+        return sum(values) if values else None
+
+    def batch_list(self) -> list[Batch]:
+        """What was told about the micro steps, in their order."""
+        return [self.batches[micro] for micro in sorted(self.batches)]
