@@ -2,6 +2,7 @@
 Errors of the collector and its store, as a tree:
 
     FirstbadError
+    ├── JournalMissing       no journal folder at this path
     └── StoreError           something about the ledger's database
         ├── StoreMissing     no ledger at this path
         ├── StoreLocked      another process holds it
@@ -115,3 +116,13 @@ class QueryError(StoreError):
         self.sql = sql
         self.message = message
         super().__init__(message)
+
+
+class JournalMissing(FirstbadError):
+    """The journal folder is not there."""
+
+    def __init__(self, path: Path, found: str) -> None:
+        self.path = path
+        super().__init__(
+            f"no journal at {path}: {found}. Give the folder that training writes to (`--journal`, FIRSTBAD_JOURNAL)."
+        )
