@@ -90,10 +90,12 @@ class Segment:
         Raises:
             OSError: the file cannot be read now.
         """
+        if not self._may_have_news(os.stat(self.path, follow_symlinks=False)):
+            return None
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or not self._may_have_news(status):
+            if not stat.S_ISREG(status.st_mode):
                 return None
             letters = self._notice_replacement(status)
             portion = self._read_damage(fd) if self._damaged_until > self.position.offset else self._read_frames(fd)
@@ -108,15 +110,19 @@ class Segment:
     def finished(self) -> bool:
         """Sealed, and everything in the file was handed out."""
         try:
-            status = os.stat(self.path, follow_symlinks=False)
+            return self._is_finished(os.stat(self.path, follow_symlinks=False))
         except OSError:
             return False
+
+    def _is_finished(self, status: os.stat_result) -> bool:
         here = self.position
-        return here.sealed and status.st_ino == here.inode and status.st_size == here.offset
+        return here.sealed and (status.st_ino, status.st_size) == (here.inode, here.offset)
 
     def _may_have_news(self, status: os.stat_result) -> bool:
         """False when nothing was written since the last look. A file's mtime stands still for some ms, so a file that
         was written just before the look gets another one; and now and then every file does, clocks being clocks."""
+        if self._is_finished(status):
+            return False
         now = time.time_ns()
         seen = (status.st_ino, status.st_size, status.st_mtime_ns)
         if seen == self._seen and now - self._looked_ns < _LOOK_AGAIN_NS:
