@@ -1,0 +1,21 @@
+"""`firstbad runs`."""
+
+from __future__ import annotations
+
+import argparse
+
+from firstbad.cli.errors import CommandError
+from firstbad.cli.session import Session
+
+HELP = "runs"
+DESCRIPTION = "runs"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of `runs`."""
+
+
+def run(options: argparse.Namespace, session: Session) -> int:
+    """Not there yet."""
+    del options, session
+    raise CommandError("not built yet")
