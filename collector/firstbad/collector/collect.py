@@ -30,7 +30,7 @@ class Progress:
     """Journal bytes read and inserted, damaged ones included."""
     batches: int = 0
     segments: int = 0
-    """Segments in the journal folder now."""
+    """Segments found so far, those deleted since included."""
     segments_deleted: int = 0
     retries: int = 0
     """Inserts that were tried again."""
@@ -60,7 +60,7 @@ def collect(
     Args:
         journal: the folder that agents write to; when it is not there yet, a service waits for it.
         db: the ledger's folder.
-        once: load what is there and return; otherwise tail until `stop` is set.
+        once: load what is there at the start and return, also while ranks go on writing; otherwise tail until `stop` is set.
         keep: leave loaded segments in the journal; otherwise sealed ones are deleted once all of their rows are on
             disk in the ledger.
         stop: set from another thread or a signal handler; the batch in hand is finished first.
@@ -83,6 +83,9 @@ def collect(
         loaded = loader.positions()
         folder = JournalFolder(journal, loaded)
         turn = 0
+        found: set[str] = set()
+        behind: dict[str, int] = {}
+        first = True
         while not stop.is_set():
             try:
                 segments = folder.discover()
@@ -92,8 +95,12 @@ def collect(
                     raise
                 segments = []
                 counts.waiting_for_journal = True
-            counts.segments = len(segments)
-            batch, turn = _read_round(segments, turn, counts)
+            found.update(segment.position.file for segment in segments)
+            counts.segments = len(found)
+            if once and first:
+                behind = {segment.position.file: segment.size() for segment in segments}
+            first = False
+            batch, turn = _read_round(segments, turn, counts, behind)
             if batch.positions:
                 try:
                     loader.load(batch)
@@ -105,28 +112,35 @@ def collect(
             if not keep:
                 counts.segments_deleted += sum(_delete(segment, loaded) for segment in segments)
             report(counts)
+            if once and not behind:
+                break
             if not batch.positions:
-                if once:
-                    break
                 stop.wait(poll_seconds)
     return counts
 
 
-def _read_round(segments: list[Segment], turn: int, counts: Progress) -> tuple[Batch, int]:
-    """A batch of what is new, beginning with segment number `turn`; and the number with which to go on."""
+def _read_round(segments: list[Segment], turn: int, counts: Progress, behind: dict[str, int]) -> tuple[Batch, int]:
+    """
+    A batch of what is new, beginning with segment number `turn`; and the number with which to go on.
+
+    Files that were read up to the size that `behind` has for them are taken out of it.
+    """
     batch = Batch()
     for index in range(len(segments)):
         segment = segments[(turn + index) % len(segments)]
+        file = segment.position.file
+        portion = None
         try:
             portion = segment.read()
+            counts.unreadable.pop(file, None)
         except FileNotFoundError:
-            continue  # deleted since it was found
+            pass  # deleted since it was found
         except OSError as error:
-            counts.unreadable[segment.position.file] = error.strerror or str(error)
-            continue
-        counts.unreadable.pop(segment.position.file, None)
+            counts.unreadable[file] = error.strerror or str(error)
         if portion is not None:
             batch.add(portion)
+        if portion is None or segment.position.offset >= behind.get(file, 0):
+            behind.pop(file, None)
         if batch.size >= ROUND_BYTES:
             return batch, (turn + index + 1) % len(segments)
     return batch, 0

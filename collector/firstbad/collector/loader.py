@@ -20,7 +20,7 @@ from firstbad.collector.store import Store
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
 
 
-class Stopped(Exception):  # noqa: N818
+class Stopped(Exception):
     """The stop event was set while a batch could not be inserted; its bytes stay in the journal."""
 
 

@@ -107,6 +107,13 @@ class Segment:
             return replace(portion, position=self.position, letters=letters + portion.letters)
         return None
 
+    def size(self) -> int:
+        """Bytes in the file now; 0 when it is gone."""
+        try:
+            return os.stat(self.path, follow_symlinks=False).st_size
+        except OSError:
+            return 0
+
     def finished(self) -> bool:
         """Sealed, and everything in the file was handed out."""
         try:

@@ -83,7 +83,7 @@ class Store:
             self._writer = self._connect(_WRITER_SETTINGS)
             self._writer.command(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
             self._reader = self._connect({}, DATABASE)
-            self._reader.command("SET readonly = 2")
+            self._reader.command("SET readonly = 1")
             self.broken_parts: tuple[str, ...] = tuple(
                 f"{table}/{name}"
                 for table, name in self.query(
