@@ -18,7 +18,19 @@ from pathlib import Path
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "firstbad.agent.guard", "rankworld", "drills", "ledger"])
+_CONTEXT.set_forkserver_preload(
+    [
+        "torch",
+        "torch._dynamo",
+        "torch._decomp",
+        "torch.distributed.nn",
+        "torch.distributed.fsdp",
+        "firstbad.agent.guard",
+        "rankworld",
+        "drills",
+        "ledger",
+    ]
+)
 
 
 class RankFailed(AssertionError):

@@ -123,9 +123,8 @@ class Consensus:
         except RuntimeError as error:
             raise ConsensusFailed(
                 f"rank {self.rank} could not take the decision of step {Count.of(lanes).lowest_step} with its "
-                f"{self.world_size - 1} peers: {error}. A peer has died, left the loop early or hangs; look at the other "
-                "ranks' output first. "
-                "No rank may decide alone, so this one ends; let torchrun restart the job."
+                f"{self.world_size - 1} peers: {error}. A peer has died, left the loop early or hangs; look at the "
+                "other ranks' output first. No rank may decide alone, so this one ends; let torchrun restart the job."
             ) from error
 
     def _reduce(self, values: list[int]) -> list[int]:

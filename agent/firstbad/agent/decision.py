@@ -1,4 +1,4 @@
-"""The decision of one step, as every rank holds it: count of the ballots, ruling of the budget, place in an incident."""
+"""The decision of one step, as every rank holds it: count of ballots, ruling of the budget, place in an incident."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Bench:
             last_good = self._good[1]  # that step's update made the bad weights
         bad = BadStep(
             key=key,
-            all_ranks=self._world_size > 1 and key.stage in count.stages_all,
+            all_ranks=self._world_size > 1 and count.unanimous,
             kind=kind,
             ruling=ruling,
             membership=self._book.enter(step, kind),

@@ -13,7 +13,7 @@ import functools
 import logging
 import sys
 import time
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -80,7 +80,7 @@ class Guard:
         self.scene = Scene()
         self.steering = Steering(self, self.scene.patches)
         self._gradients = GradientObserver(self.scene, self.steering.parameters)
-        self._losses = LossObserver(self.scene)
+        self._losses = LossObserver(self.scene, self._gradients.watch(self._gradients.between_micro_steps))
         self._parameters = ParameterObserver(self.scene)
         self._reductions = ReductionObserver(self.scene, self._gradients)
         self._norm = NormObserver(self.scene, self._gradients, self.steering.parameters)
@@ -181,7 +181,7 @@ class Guard:
         if _active is self:
             _active = None
 
-    def __enter__(self) -> Guard:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:

@@ -8,11 +8,13 @@ Layout, int64, reduced with MIN over all ranks:
     9..16      per stage: 1 when this rank saw a bad value there, else 0    ->  MIN is 1 iff every rank did
     17, 18     step, -step                                                  ->  MIN agrees iff all ranks are in one step
     19         -1 when this rank's guard is broken (degraded), else 0
+    20         -(micro step and stage of the key)   ->  MIN agrees with the elected key iff every rank nominated alike
 
 MIN of the negated flag is OR, and NCCL has MIN on int64 but no bitwise reductions. Values that may be NaN are never
 reduced: MIN and MAX treat NaN differently per backend and per rank.
 
-Election key, smallest wins: micro step (18 bits), stage (4), inexact (1), order (19), rank (20).
+Election key, smallest wins: micro step (18 bits), place of the stage in time (4), inexact (1), order (19), rank (20).
+Stage update stands first in time: it is the work of the step before, and its peers see only what follows from it.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ _ANY = 1
 _ALL = _ANY + STAGES
 _STEP = _ALL + STAGES
 _DEGRADED = _STEP + 2
-LENGTH = _DEGRADED + 1
-LAYOUT = "v1:key|any8|all8|step2|degraded"
+_LATEST = _DEGRADED + 1
+LENGTH = _LATEST + 1
+LAYOUT = "v1:key|any8|all8|step2|degraded|latest"
 """Compared between ranks at start; change it with the layout."""
 
 MAX_MICRO = (1 << 18) - 1
@@ -38,10 +41,16 @@ MAX_ORDER = (1 << 19) - 1
 MAX_RANK = (1 << 20) - 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
+_IN_TIME = (Stage.UPDATE, *(stage for stage in Stage if stage is not Stage.UPDATE))
+_PLACE = {stage: place for place, stage in enumerate(_IN_TIME)}
+_PREFIX = 40
+"""Bits below micro step and stage."""
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     """
-    Who saw the first bad value, ordered as the packed integer is.
+    Who saw the first bad value, and how it ranks.
 
     `exact` is false when no observer saw the micro step; `micro_step` is then the window's last. `order` is the place
     in causal order inside the stage, MAX_ORDER when unknown.
@@ -57,7 +66,7 @@ class Key:
         """The key as an integer below NOBODY; micro step and order saturate at their bounds."""
         return (
             min(self.micro_step, MAX_MICRO) << 44
-            | self.stage << 40
+            | _PLACE[self.stage] << _PREFIX
             | self.inexact << 39
             | min(self.order, MAX_ORDER) << 20
             | self.rank
@@ -68,7 +77,7 @@ class Key:
         """The key behind an integer made by `pack`."""
         return cls(
             micro_step=packed >> 44,
-            stage=Stage(packed >> 40 & 0xF),
+            stage=_IN_TIME[packed >> _PREFIX & 0xF],
             inexact=bool(packed >> 39 & 1),
             order=packed >> 20 & MAX_ORDER,
             rank=packed & MAX_RANK,
@@ -94,6 +103,7 @@ class Ballot:
         lanes[_STEP] = self.step
         lanes[_STEP + 1] = -self.step
         lanes[_DEGRADED] = -int(self.degraded)
+        lanes[_LATEST] = -(lanes[0] >> _PREFIX)
         return lanes
 
 
@@ -105,6 +115,8 @@ class Count:
     """The elected first offender; None when no rank saw a bad value."""
     stages_any: frozenset[Stage]
     stages_all: frozenset[Stage]
+    unanimous: bool
+    """Every rank nominated itself in the elected micro step and stage."""
     lowest_step: int
     highest_step: int
     degraded: bool
@@ -121,6 +133,7 @@ class Count:
             key=None if lanes[0] >= NOBODY else Key.unpack(lanes[0]),
             stages_any=frozenset(stage for stage in Stage if lanes[_ANY + stage] < 0),
             stages_all=frozenset(stage for stage in Stage if lanes[_ALL + stage] > 0),
+            unanimous=lanes[0] < NOBODY and lanes[0] >> _PREFIX == -lanes[_LATEST],
             lowest_step=lanes[_STEP],
             highest_step=-lanes[_STEP + 1],
             degraded=lanes[_DEGRADED] < 0,

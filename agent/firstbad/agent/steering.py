@@ -82,7 +82,7 @@ class Steering:
         with torch.no_grad():
             for parameter in self.parameters():
                 if parameter.grad is not None:
-                    parameter.grad.detach_().zero_() if parameter.grad.grad_fn is None else parameter.grad.detach().zero_()
+                    parameter.grad.detach().zero_()
 
     def _adopt(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, LBFGS):

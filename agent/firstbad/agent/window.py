@@ -37,8 +37,8 @@ class Mark:
     module: str | None = None
     parameter: str | None = None
     evidence: list[TensorStatistics] = field(default_factory=list)
-    origin_offset: int = 0
-    """1 when the value was made by the previous step's update."""
+    accumulated: bool = False
+    """The value includes what earlier micro steps of the window left in `.grad`."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Window:
 
     @property
     def every_micro_step_synced(self) -> bool:
-        """Every micro step before the current one had its gradients reduced, so a bad reduction input is of this one."""
+        """Every earlier micro step had its gradients reduced, so a bad input of a reduction is of this one."""
         return all(micro in self.synced_micro_steps for micro in range(self.current_micro_step))
 
     def resolve(self) -> None:
@@ -120,13 +120,25 @@ class Window:
         any when the trigger does not know its own.
         """
         bad = [mark for mark in self.marks if isinstance(mark.value, float) and not math.isfinite(mark.value)]
+        bad = self._without_echoes(bad)
         triggers = [mark for mark in bad if mark.trigger]
         exact = {mark.micro_step for mark in triggers if mark.exact}
         anywhere = any(not mark.exact for mark in triggers)
         counted = [mark for mark in bad if mark.trigger or mark.micro_step in exact or anywhere]
         weights = [mark for mark in counted if mark.stage in (Stage.PARAM, Stage.UPDATE)]
         # Bad weights explain everything that this rank saw after them, whatever the micro step.
-        return sorted(weights or counted, key=lambda mark: self.key(mark, rank=0))
+        return sorted(weights or counted, key=lambda mark: self.key(mark, rank=0).pack())
+
+    @staticmethod
+    def _without_echoes(bad: list[Mark]) -> list[Mark]:
+        """
+        Leave out reductions whose input was bad only because an earlier micro step's reduction had spread a peer's
+        bad value into this rank's accumulated gradients.
+        """
+        spread = min((m.micro_step for m in bad if m.stage is Stage.GRAD_REDUCED and m.exact), default=None)
+        if spread is None:
+            return bad
+        return [m for m in bad if not (m.stage is Stage.GRAD and m.accumulated and m.micro_step > spread)]
 
     def key(self, mark: Mark, rank: int) -> Key:
         """The election key of a mark: an unknown micro step enters as the window's last, flagged inexact."""

@@ -225,6 +225,7 @@ class Verdict(Record):
         description="Rank with the smallest election key; its testimony belongs to this event."
     )
     offender_rank: UInt32 | None = Field(
+        default=None,
         description="The first offender; null when no rank can be called guilty: every rank saw it, or it was seen only "
         "after reduction."
     )

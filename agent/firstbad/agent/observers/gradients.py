@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
 
-from firstbad.agent.lanes import MAX_ORDER
 from firstbad.agent.observers.observer import Observer, Scene
 from firstbad.agent.statistics import TensorStatistics, is_finite, local_part, measure, norms_of
 from firstbad.agent.window import Mark
@@ -62,6 +61,27 @@ class GradientObserver(Observer):
             stage = Stage.GRAD_REDUCED if reduced else Stage.GRAD
             exact = window.micro_steps == 1
             window.marks.append(Mark(stage, window.current_micro_step, exact=exact, trigger=True, value=total))
+
+    def between_micro_steps(self) -> None:
+        """
+        Before a backward that accumulates onto gradients which the micro step before has already reduced: are those
+        bad? Then what the coming reduction is handed is a peer's fault. One pass, only where people reduce each time.
+        """
+        window = self.scene.window
+        earlier = window.current_micro_step
+        if earlier not in window.synced_micro_steps:
+            return
+        grads = [local_part(_grad(p)) for p in self._parameters() if p.grad is not None and self._is_reduced(p)]
+        if not grads:
+            return
+        total = torch.linalg.vector_norm(norms_of(grads))
+        mark = Mark(Stage.GRAD_REDUCED, earlier, exact=True, trigger=True, value=total)
+        if total.device.type == "cpu":
+            mark.value = float(total)
+            if math.isfinite(mark.value) or all(is_finite(grad) for grad in grads):
+                return
+            mark.value = math.nan
+        window.marks.append(mark)
 
     def local(self, micro_step: int, *, exact: bool, within: Iterable[torch.Tensor] | None = None) -> bool:
         """
@@ -156,13 +176,15 @@ class ReductionObserver(Observer):
         window = self.scene.window
         micro = window.current_micro_step
         window.synced_micro_steps.add(micro)
+        accumulated = micro > 0
         for tensor in call.input_tensors:
             if not tensor.dtype.is_floating_point or not tensor.numel():
                 continue
             norm = torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
             exact = window.every_micro_step_synced
             if norm.device.type != "cpu":
-                window.marks.append(Mark(Stage.GRAD, micro, exact=exact, trigger=True, value=norm))
+                mark = Mark(Stage.GRAD, micro, exact=exact, trigger=True, value=norm, accumulated=accumulated)
+                window.marks.append(mark)
             elif not math.isfinite(float(norm)) and not is_finite(tensor):
                 self._bad(tensor, micro, exact)
 
@@ -177,9 +199,10 @@ class ReductionObserver(Observer):
         # Gradients that are views of buckets may already be under reduction elsewhere: only this bucket's are our own.
         if self._gradients.local(micro, exact=exact, within=views or owners):
             window.marks[-1].evidence.append(statistics)
+            window.marks[-1].accumulated = micro > 0
         else:
             window.marks.append(
-                Mark(Stage.GRAD, micro, exact=exact, trigger=True, order=MAX_ORDER, evidence=[statistics])
+                Mark(Stage.GRAD, micro, exact=exact, trigger=True, evidence=[statistics], accumulated=micro > 0)
             )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from firstbad.agent.observers.observer import Observer
+from firstbad.agent.observers.observer import Observer, Scene
 from firstbad.agent.statistics import measure
 from firstbad.agent.window import Mark
 from firstbad.schema import Stage, TensorKind
@@ -24,6 +25,15 @@ class LossObserver(Observer):
 
     name = "loss"
 
+    def __init__(self, scene: Scene, again: Callable[[], None]) -> None:
+        """
+        Args:
+            again: called before every root backward of a window but the first.
+        """
+        super().__init__(scene)
+        self._again = again
+        self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor] | None = None
+
     def install(self) -> None:
         """Wrap `torch.autograd.backward`."""
         original = torch.autograd.backward
@@ -36,7 +46,6 @@ class LossObserver(Observer):
             return original(tensors, *args, **kwargs)
 
         self.scene.patches.replace(torch.autograd, "backward", backward)
-        self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor] | None = None
 
     def scaled(self, outputs: object, result: object) -> None:
         """A loss scaler has multiplied `outputs`; when backward is called on `result`, the loss is `outputs`."""
@@ -45,6 +54,8 @@ class LossObserver(Observer):
 
     def _begin(self, tensors: Any) -> None:
         window = self.scene.window
+        if window.micro_steps:
+            self._again()
         micro = window.begin_backward()
         for tensor in [tensors] if isinstance(tensors, torch.Tensor) else list(tensors):
             if not isinstance(tensor, torch.Tensor) or tensor.numel() != 1 or not tensor.dtype.is_floating_point:

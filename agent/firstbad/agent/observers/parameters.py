@@ -68,7 +68,6 @@ class ParameterObserver(Observer):
                     module=name.rpartition(".")[0],
                     parameter=name if is_parameter else None,
                     evidence=self._evidence(name, tensor, is_parameter),
-                    origin_offset=0 if known else 1,
                 )
             )
             return

@@ -1,0 +1,50 @@
+# Two commands for a new user: `make demo` and `make test`. Both make .venv and install what they need.
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.PHONY: demo test lint format pytest overhead docs clean
+
+demo: .venv/.ready
+	@$(BIN)/firstbad demo $(ARGS)
+
+test: lint pytest
+
+pytest: .venv/.ready-dev
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+overhead: .venv/.ready-dev
+	$(BIN)/python -m benchmarks.overhead $(ARGS)
+
+docs: .venv/.ready-dev
+	$(BIN)/python -m firstbad.schema.docs
+	$(BIN)/python -m firstbad.cli.docs
+
+clean:
+	rm -rf .venv firstbad-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+
+# uv, inside the environment itself, installs torch in seconds from its cache and in about two minutes without one.
+.venv/bin/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "firstbad needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Making .venv"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q --disable-pip-version-check uv
+
+.venv/.ready: .venv/bin/uv pyproject.toml
+	@echo "Installing firstbad with torch and the embedded ClickHouse (a cold torch install takes about two minutes)"
+	@$(BIN)/uv pip install --python $(BIN)/python -q -e '.[collector]' torch numpy
+	@touch $@
+
+.venv/.ready-dev: .venv/.ready
+	@$(BIN)/uv pip install --python $(BIN)/python -q --group dev
+	@touch $@
