@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,6 +155,19 @@ def test_room_that_was_allocated_and_not_used_is_not_damage(tmp_path: Path) -> N
     assert reader.finished()
 
 
+@pytest.mark.parametrize("room", [100, 5_000_000, 40_000_000])
+def test_unused_room_after_the_seal_is_no_damage_however_long(tmp_path: Path, room: int) -> None:
+    """Only bytes that are not zero are somebody's."""
+    path = tmp_path / "events.fbj"
+    path.write_bytes(segment(step(0)) + bytes(room))
+    reader = Segment(path, "events.fbj")
+    assert _content(_drain(reader))[1] == b""
+    assert reader.finished()
+
+    path.write_bytes(segment(step(0)) + bytes(room) + b"somebody")
+    assert _content(_drain(Segment(path, "events.fbj")))[1] == bytes(room) + b"somebody"
+
+
 def test_a_hole_of_zero_pages_before_an_intact_frame_is_kept(tmp_path: Path) -> None:
     """Pages that a crash left empty between frames are damage, said to be a hole."""
     path = tmp_path / "hole.fbj"
@@ -187,6 +204,36 @@ def test_many_forged_headers_cost_no_more_than_their_bytes(tmp_path: Path) -> No
 
     assert len(lines) == 1
     assert len(forged) + 4_000_000 == len(letters)
+
+
+_PWRITER = """
+import os, sys
+from firstbad.schema.codec import encode_frame, encode_seal
+fd, at = os.open(sys.argv[1], os.O_WRONLY), 0
+for number in range(4000):
+    data = encode_frame([b"%d " % number + b"x" * (number % 9000)])
+    os.pwrite(fd, data, at)
+    at += len(data)
+os.pwrite(fd, encode_seal(), at)
+"""
+
+
+def test_reading_allocated_room_while_it_is_written_sees_no_damage(tmp_path: Path) -> None:
+    """A look during a write can show a later page and not an earlier one; that is no damage."""
+    path = tmp_path / "events.fbj"
+    path.write_bytes(b"")
+    os.truncate(path, 24_000_000)
+    reader = Segment(path, "events.fbj")
+    writer = subprocess.Popen([sys.executable, "-c", _PWRITER, path])
+    portions: list[Portion] = []
+    deadline = time.monotonic() + 60
+    while not reader.finished() and time.monotonic() < deadline:
+        portions += _drain(reader)
+    assert writer.wait(60) == 0
+
+    lines, letters = _content(portions)
+    assert [line.split()[0] for _, line in lines] == [b"%d" % number for number in range(4000)]
+    assert letters == b""
 
 
 def test_a_segment_that_shrank_or_was_replaced_says_so_and_is_read_again(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def collect(
     Args:
         journal: the folder that agents write to; when it is not there yet, a service waits for it.
         db: the ledger's folder.
-        once: load what is there at the start and return, also while ranks go on writing; otherwise tail until `stop` is set.
+        once: load what is there at the start and return, also while ranks go on writing; otherwise tail until `stop`
+            is set.
         keep: leave loaded segments in the journal; otherwise sealed ones are deleted once all of their rows are on
             disk in the ledger.
         stop: set from another thread or a signal handler; the batch in hand is finished first.

@@ -162,6 +162,8 @@ class Segment:
             if found.consumed or at_end:
                 break
         else:
+            if here.sealed and (end := _end_of_zeros(fd, here.offset)):
+                return Portion(replace(here, offset=end), size=end - here.offset)
             # A span longer than any frame: look for its end.
             self._damaged_until = self._next_frame(fd, here.offset + found.searched) or 0
             return self._read_damage(fd) if self._damaged_until else Portion(here)
@@ -258,6 +260,17 @@ def _read(fd: int, offset: int, size: int) -> tuple[bytes, bool]:
         offset += len(piece)
         size -= len(piece)
     return b"".join(pieces), not os.pread(fd, 1, offset)
+
+
+def _end_of_zeros(fd: int, offset: int) -> int | None:
+    """The end of the file when only zero bytes lead there, else None."""
+    at_end = False
+    while not at_end:
+        buffer, at_end = _read(fd, offset, READ_BYTES)
+        if buffer.count(0) < len(buffer):
+            return None
+        offset += len(buffer)
+    return offset
 
 
 def _portion(here: Position, buffer: bytes, found: Scan) -> Portion:
