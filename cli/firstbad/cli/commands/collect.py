@@ -119,7 +119,7 @@ def _warn(terminal: Terminal, counts: Progress, db: Path) -> None:
     for name, why in counts.unreadable.items():
         terminal.note(f"could not read {name}: {why}")
     if counts.dead_letters:
-        terminal.note(f"dead letters are kept: firstbad sql --db {db} 'SELECT * FROM dead_letters'")
+        terminal.note(f"dead letters are kept in the ledger: firstbad sql --db {db} 'FROM dead_letters'")
     for part in counts.broken_parts:
         terminal.note(f"the engine found {part} damaged and set it aside; rows are missing in the ledger")
 
