@@ -76,3 +76,204 @@ def masked(rank: int, drill: Drill, journal: str | None) -> dict[str, Any]:
     if guard is not None:
         guard.__exit__(None, None, None)
     return {"params": bits(net.parameters()), "finite": all(bool(torch.isfinite(p).all()) for p in net.parameters())}
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def _report(model: nn.Module, error: BaseException | None = None) -> dict[str, Any]:
+    return {
+        "params": bits(model.parameters()),
+        "finite": all(bool(torch.isfinite(p).all()) for p in model.parameters()),
+        "error": None if error is None else (type(error).__name__, str(error)),
+    }
+
+
+def disagree(rank: int, drill: Drill, journal: str) -> Any:
+    """Rank 1 was started with another policy."""
+    del drill
+    try:
+        Guard(journal=journal, policy="observe" if rank == 1 else "skip")
+    except RuntimeError as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def refuse(rank: int, drill: Drill, journal: str) -> Any:
+    """Rank 2 is given a setting that cannot be."""
+    del drill
+    try:
+        Guard(journal=journal, policy="sikp" if rank == 2 else "skip")
+    except RuntimeError as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def broken_observer(rank: int, drill: Drill, journal: str) -> Any:
+    """An observer of rank 1 fails from its second call on; `drill.faults` decides whether there is a fault too."""
+    guard = Guard(journal=journal)
+    if rank == 1:
+        guard._losses._unscaled = _explode  # type: ignore[method-assign]
+    return _loop(guard, rank, bad_step=2 if drill.faults else None)
+
+
+def broken_guard(rank: int, drill: Drill, journal: str) -> Any:
+    """Rank 1's ballot cannot be made at step 1, while rank 0's loss is bad there."""
+    del drill
+    guard = Guard(journal=journal)
+    if rank == 1:
+        original = guard._gradients.watch
+
+        def watch(function: Any) -> Any:
+            if guard._step == 1:
+                raise RuntimeError("a bug of the agent's own")
+            return original(function)
+
+        guard._gradients.watch = watch  # type: ignore[method-assign]
+    return _loop(guard, rank, bad_step=1, bad_rank=0)
+
+
+def _explode(*_: Any) -> Any:
+    raise ZeroDivisionError("an observer's own fault")
+
+
+def _loop(guard: Guard, rank: int, bad_step: int | None, bad_rank: int = 0) -> dict[str, Any]:
+    model = nn.parallel.DistributedDataParallel(_net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = model(torch.full((2, 4), float(rank))).sum()
+        (loss * float("nan") if (step, rank) == (bad_step, bad_rank) else loss).backward()
+        optimizer.step()
+    guard.__exit__(None, None, None)
+    return _report(model)
+
+
+def script_error(rank: int, drill: Drill, journal: str) -> Any:
+    """The script fails in its second micro step's forward on rank 0; the other rank ends."""
+    del drill
+    guard = Guard(journal=journal)
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    try:
+        guard.batch(sample_ids=["first"], valid_tokens=1)
+        model(torch.ones(1, 4)).sum().backward()
+        guard.batch(sample_ids=["second"], shard_id="s", valid_tokens=2)
+        if rank == 0:
+            raise ValueError("boom")
+    except ValueError as error:
+        guard.__exit__(type(error), error, None)
+    else:
+        guard.__exit__(None, None, None)
+    return None
+
+
+def scaler(rank: int, drill: Drill, journal: str) -> Any:
+    """An FP16-style loop with a GradScaler whose scale overflows the gradients of step 1 on every rank."""
+    guard = Guard(journal=journal) if drill.guard else None
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    grad_scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    del rank
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).sum()
+        grad_scaler.scale(loss * 1.0).backward()
+        if step == 1:
+            next(model.parameters()).grad.view(-1)[0] = float("inf")  # type: ignore[union-attr]
+        grad_scaler.step(optimizer)
+        grad_scaler.update()
+    if guard is not None:
+        guard.__exit__(None, None, None)
+    return _report(model) | {"scale": grad_scaler.get_scale()}
+
+
+def adversaries(rank: int, drill: Drill, journal: str) -> Any:
+    """Two models, two optimizers, one backward for both; a bad gradient reaches only the second model."""
+    guard = Guard(journal=journal) if drill.guard else None
+    del rank
+    one, two = _net(), _net()
+    first, second = torch.optim.Adam(one.parameters(), lr=0.1), torch.optim.SGD(two.parameters(), lr=0.1)
+    for step in range(3):
+        if step in drill.leave_out:
+            continue
+        first.zero_grad()
+        second.zero_grad()
+        (one(torch.ones(1, 4)).sum() + two(torch.ones(1, 4)).sum()).backward()
+        if drill.guard and step == 1:
+            next(two.parameters()).grad.view(-1)[0] = float("nan")  # type: ignore[union-attr]
+        first.step()
+        second.step()
+    if guard is not None:
+        guard.__exit__(None, None, None)
+    return _report(one) | {"second": bits(two.parameters())}
+
+
+def closures(rank: int, drill: Drill, journal: str) -> Any:
+    """Steps with closures, one of them bad; LBFGS passes through; a step without a backward is no step."""
+    guard = Guard(journal=journal)
+    del rank, drill
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    calls = []
+    optimizer.step()  # as a checkpoint loader does to make the state
+    returned = []
+    for step in range(3):
+
+        def closure(step: int = step) -> torch.Tensor:
+            calls.append(step)
+            optimizer.zero_grad()
+            loss: torch.Tensor = model(torch.ones(1, 4)).sum()
+            (loss * float("nan") if step == 1 else loss).backward()
+            return loss
+
+        returned.append(optimizer.step(closure) is not None)
+    other = _net()
+    lbfgs = torch.optim.LBFGS(other.parameters(), max_iter=2)
+
+    def many() -> torch.Tensor:
+        lbfgs.zero_grad()
+        loss = other(torch.ones(1, 4)).square().sum()
+        loss.backward()
+        return loss
+
+    lbfgs.step(many)
+    guard.__exit__(None, None, None)
+    return _report(model) | {"calls": calls, "returned": returned}
+
+
+def masks_by_design(rank: int, drill: Drill, journal: str) -> Any:
+    """A model that takes NaN inputs and gives -inf outputs by design, and holds a -inf buffer; nothing is wrong."""
+    del drill, rank
+
+    class Masking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("mask", torch.tensor([0.0, float("-inf")] * 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(torch.nan_to_num(x)) + self.mask
+
+    guard = Guard(journal=journal)
+    model = Masking()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.softmax(model(torch.tensor([[1.0, float("nan"), 2.0, 3.0]])), -1).square().sum().backward()
+        optimizer.step()
+    guard.__exit__(None, None, None)
+    return _report(model)
+
+
+def late_group(rank: int, drill: Drill, journal: str) -> Any:
+    """The guard is made before the process group, as the launcher does."""
+    import rankworld
+
+    guard = Guard(journal=journal, run_id="late")
+    rankworld.join(rank, int(os.environ["WORLD_SIZE"]), os.environ["RANKWORLD_FOLDER"])
+    return _loop(guard, rank, bad_step=1 if drill.faults else None)

@@ -37,12 +37,15 @@ class LossObserver(Observer):
     def install(self) -> None:
         """Wrap `torch.autograd.backward`."""
         original = torch.autograd.backward
-        begin = self.watch(self._begin)
+        see = self.watch(self._see)
 
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch._C._current_graph_task_id() == -1:
-                begin(tensors)
+            if torch._C._current_graph_task_id() == -1 and self.scene.awake:
+                if self.scene.window.micro_steps:
+                    self._again()
+                # Counting is no observer's business: a rank that stopped counting would leave its peers waiting.
+                see(tensors, self.scene.window.begin_backward())
             return original(tensors, *args, **kwargs)
 
         self.scene.patches.replace(torch.autograd, "backward", backward)
@@ -52,11 +55,8 @@ class LossObserver(Observer):
         if isinstance(outputs, torch.Tensor) and isinstance(result, torch.Tensor):
             self._scaled = (weakref.ref(result), outputs.detach())
 
-    def _begin(self, tensors: Any) -> None:
+    def _see(self, tensors: Any, micro: int) -> None:
         window = self.scene.window
-        if window.micro_steps:
-            self._again()
-        micro = window.begin_backward()
         for tensor in [tensors] if isinstance(tensors, torch.Tensor) else list(tensors):
             if not isinstance(tensor, torch.Tensor) or tensor.numel() != 1 or not tensor.dtype.is_floating_point:
                 continue

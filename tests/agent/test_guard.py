@@ -1,0 +1,177 @@
+"""What the guard does around a decision: the meeting of the ranks, faults of its own, scripts of every shape."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import rankworld
+import scripts
+from drills import Drill, Fault
+from played import Play, dense
+
+from firstbad.agent.recorder import Recorder
+from firstbad.schema import Evidence, RunEnd, RunStart, Step, Verdict
+
+
+def test_ranks_with_different_settings_are_refused_on_every_rank_naming_the_odd_one(play: Play) -> None:
+    """Before the first decision; the error tells what most have and who differs."""
+    played = play(3, Drill(), scripts.disagree)
+
+    assert {kind for kind, _ in played.ranks} == {"SettingsMismatch"}
+    assert all("rank 1 has" in text and "observe" in text and "rank 0 has" not in text for _, text in played.ranks)
+
+
+def test_a_bad_setting_on_one_rank_is_refused_on_every_rank_with_its_value(play: Play) -> None:
+    """No rank is left waiting for the one that cannot start."""
+    played = play(3, Drill(), scripts.refuse)
+
+    assert {kind for kind, _ in played.ranks} == {"SettingsMismatch"}
+    assert all("rank 2" in text and "sikp" in text for _, text in played.ranks)
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_an_observers_fault_switches_it_off_and_never_reaches_training(play: Play, faulty: bool) -> None:
+    """It is counted in the run end; the other observers still see a bad step."""
+    drill = Drill(faults=(Fault("loss", 2),) if faulty else ())
+    played = play(2, drill, scripts.broken_observer)
+
+    assert {end.rank: end.observers_off for end in played.of(RunEnd)} == {0: (), 1: ("loss",)}
+    assert played.one("finite")
+    assert {v.offender_rank for v in played.of(Verdict)} == ({0} if faulty else set())
+    played.one("params")
+
+
+def test_a_broken_guard_still_takes_part_and_all_ranks_stop_deciding_together(play: Play) -> None:
+    """The degraded lane: the bad step is recorded and applied everywhere, no rank hangs or differs."""
+    played = play(2, Drill(), scripts.broken_guard)
+
+    first = min(played.of(Verdict), key=lambda v: v.step)
+    assert (first.step, first.action.value, first.advised_action.value) == (1, "apply", "skip")
+    assert "broken" in first.reason
+    assert {(row.rank, row.step) for row in played.of(Step) if row.degraded} == {(1, 1)}
+    played.one("params")
+
+
+def test_an_exception_that_leaves_the_script_is_written_with_step_micro_step_and_batch(play: Play) -> None:
+    """C5: before anything else ends."""
+    ends = {end.rank: end for end in play(2, Drill(), scripts.script_error).of(RunEnd)}
+
+    end = ends[0]
+    assert (end.outcome.value, end.error_type, end.error, end.step, end.micro_step) == (
+        "failed",
+        "ValueError",
+        "boom",
+        1,
+        1,
+    )
+    assert (end.sample_ids, end.shard_id, end.valid_tokens) == (("second",), ("s",), 2)
+    assert (ends[1].outcome.value, ends[1].error_type, ends[1].step) == ("finished", None, None)
+
+
+def test_a_script_with_a_grad_scaler_is_observed_and_not_steered(play: Play) -> None:
+    """Same weights and scale as without the agent; the bad step is a scale probe; the scaler's own skip is recorded."""
+    played, bare = play(1, Drill(), scripts.scaler), play(1, Drill(guard=False), scripts.scaler)
+
+    assert played.one("params") == bare.one("params")
+    assert played.one("scale") == bare.one("scale") == 512.0
+    (verdict,) = played.of(Verdict)
+    assert (verdict.step, verdict.kind.value, verdict.action.value) == (1, "scale_probe", "apply")
+    assert [row.skipped_step for row in played.of(Step)] == [False, True, False]
+    assert [row.loss_scale for row in played.of(Step)] == [1024.0, 1024.0, 512.0]
+    assert [row.loss for row in played.of(Step)] == pytest.approx([row.loss for row in played.of(Step)])
+    assert all(abs(row.loss) < 100 for row in played.of(Step)), "the loss is recorded without its scale"
+    assert played.of(RunStart)[0].steered is False
+
+
+def test_two_optimizers_of_one_backward_share_one_decision(play: Play) -> None:
+    """A bad gradient in the second model keeps the first from stepping too: no half-applied step."""
+    played = play(1, Drill(), scripts.adversaries)
+    reference = play(1, Drill(guard=False, leave_out=(1,)), scripts.adversaries)
+
+    assert played.one("params") == reference.one("params")
+    assert played.one("second") == reference.one("second")
+    assert [row.step for row in played.of(Step)] == [0, 1, 2]
+
+
+def test_closures_run_once_and_a_step_without_backward_is_no_step(play: Play) -> None:
+    """LBFGS evaluates its closure many times: it passes through, unprotected and unrecorded."""
+    played = play(1, Drill(), scripts.closures)
+
+    assert played.one("calls") == [0, 1, 2]
+    assert played.one("returned") == [True, True, True]
+    assert played.one("finite")
+    assert [(row.step, row.skipped_step) for row in played.of(Step)] == [(0, False), (1, True), (2, False)]
+
+
+def test_bad_values_that_a_model_masks_by_design_are_no_fault(play: Play) -> None:
+    """NaN inputs, -inf outputs and a -inf mask buffer with a finite loss and finite gradients."""
+    played = play(1, Drill(), scripts.masks_by_design)
+
+    assert not played.of(Verdict)
+    assert {row.action.value for row in played.of(Step)} == {"apply"}
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_the_guard_may_be_made_before_the_process_group(tmp_path: object, faulty: bool) -> None:
+    """As the launcher does: the ranks meet inside init_process_group."""
+    import ledger
+
+    ranks = rankworld.run(
+        2, scripts.late_group, Drill(faults=(Fault("loss", 1),) if faulty else ()), str(tmp_path), group=False
+    )
+    records = ledger.records(tmp_path)  # type: ignore[arg-type]
+
+    assert len({rank["params"] for rank in ranks}) == 1
+    assert {record.run_id for record in records} == {"late"}
+    assert len({record.incarnation for record in records}) == 1
+    assert any(isinstance(record, Verdict) for record in records) == faulty
+    assert dense(records)
+
+
+def test_gradients_are_cleared_by_a_skip_also_in_scripts_that_never_do_it(play: Play) -> None:
+    """Else NaN would stay in .grad and every later step would be bad."""
+    played = play(1, Drill(faults=(Fault("grad", 3),), zero_grad=False))
+
+    assert played.ranks[0]["grads_clear"]
+    assert [row.step for row in played.of(Step) if row.skipped_step] == [3]
+
+
+def test_verdict_copies_are_equal_but_for_their_envelope_and_go_to_other_hosts_first(play: Play) -> None:
+    """The offender's rank and two others write it."""
+    verdicts = play(4, Drill(faults=(Fault("loss", 1, 0, 2),))).of(Verdict)
+    bodies = {v.model_dump_json(exclude={"rank", "seq", "ts", "host"}) for v in verdicts}
+
+    assert len(bodies) == 1
+    assert {v.rank for v in verdicts} == {2, 3, 0}
+    recorder = object.__new__(Recorder)
+    recorder._world_size, recorder._hosts = 6, (1, 1, 1, 2, 2, 3)
+    assert recorder._writers(0) == {0, 3, 4}
+    recorder._hosts = (1, 1, 1, 1, 1, 2)
+    assert recorder._writers(0) == {0, 5, 1}
+
+
+def test_evidence_names_the_event_and_is_ordered(play: Play) -> None:
+    """Rows of one event count up from 0."""
+    rows = play(2, Drill(faults=(Fault("input", 1, 0, 1),))).of(Evidence)
+
+    assert [row.order_index for row in rows] == list(range(len(rows)))
+    assert rows[0].kind.value == "input"
+    assert len({row.event_id for row in rows}) == 1
+
+
+def test_importing_the_agent_changes_nothing_in_the_process() -> None:
+    """No torch import, no root logger, no patched function."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, logging; import firstbad.agent; "
+        "assert 'torch' not in sys.modules; assert not logging.getLogger().handlers; "
+        "firstbad.agent.batch(sample_ids=[1]); import torch; s = torch.optim.SGD.step; "
+        "from firstbad.agent import Guard; assert torch.optim.SGD.step is s"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert logging.getLogger("firstbad.agent").handlers == []
