@@ -26,8 +26,10 @@ Name = Annotated[str, Field(max_length=1_024), Column("String")]
 """A short name: module, parameter, host, path."""
 RunId = Annotated[str, Field(min_length=1, max_length=200), Column("LowCardinality(String)")]
 """Stable over restarts of one job, 1 to 200 characters."""
-Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$"), Column("FixedString(32)")]
-"""128 bits, as 32 lower-case hexadecimal digits."""
+Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$"), Column("String")]
+"""128 bits, as 32 lower-case hexadecimal digits. Text in SQL: a FixedString reaches most clients as bytes."""
+Incarnation = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$"), Column("LowCardinality(String)")]
+"""As Hex32; few of them, each in very many rows."""
 Label = Annotated[str, Field(max_length=64), Column("LowCardinality(String)")]
 """One word out of a small set (the set is in vocabulary.py where it is closed)."""
 UInt8 = Annotated[int, Field(ge=0, le=2**8 - 1), Column("UInt8")]

@@ -17,6 +17,7 @@ from firstbad.schema.fields import (
     Flag,
     Float,
     Hex32,
+    Incarnation,
     Int64,
     Label,
     Micros,
@@ -47,7 +48,7 @@ class Record(BaseModel):
     )
 
     run_id: RunId = Field(description="Run, stable over restarts of one job.")
-    incarnation: Hex32 = Field(description="One start of the run: a time-ordered 128-bit id shared by all ranks.")
+    incarnation: Incarnation = Field(description="One start of the run: a time-ordered 128-bit id shared by all ranks.")
     rank: UInt32 = Field(description="Global rank of the process that wrote the record, from 0.")
     seq: UInt64 = Field(
         description="Place in this rank's sequence, dense from 0 over all record types of one incarnation; "
@@ -132,8 +133,8 @@ class Step(Record):
     )
     loss: Float | None = Field(
         None,
-        description="Sum over the window of what backward was called on, divided by the loss scale, this rank, float64; "
-        "one NaN keeps it NaN; null when this rank called no backward on a scalar.",
+        description="Sum over the window of what backward was called on, divided by the loss scale, on this rank, in "
+        "float64; one NaN keeps it NaN; null when this rank called no backward on a scalar.",
     )
     loss_finite: Flag | None = Field(None, description="Every loss of the window was finite; null when loss is null.")
     total_grad_norm: Float | None = Field(
@@ -185,7 +186,8 @@ class Step(Record):
     )
     effective_global_batch: UInt64 | None = Field(
         None,
-        description="Samples of this update over all data-parallel ranks, as far as this rank knows; null when unknown.",
+        description="Samples of this update over all data-parallel ranks, as far as this rank knows; null when "
+        "unknown.",
     )
     dp_rank: UInt32 | None = Field(None, description="Data-parallel rank; null when unknown.")
     tp_rank: UInt32 | None = Field(None, description="Tensor-parallel rank; null when unknown.")
@@ -226,8 +228,8 @@ class Verdict(Record):
     )
     offender_rank: UInt32 | None = Field(
         default=None,
-        description="The first offender; null when no rank can be called guilty: every rank saw it, or it was seen only "
-        "after reduction."
+        description="The first offender; null when no rank can be called guilty: every rank saw it, or it was seen "
+        "only after reduction.",
     )
     all_ranks: Flag = Field(description="Every rank of a world of two or more nominated itself at this stage.")
     first_bad_stage: StageLabel = Field(description="Stage of the first offender.")
