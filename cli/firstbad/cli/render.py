@@ -79,22 +79,32 @@ class Terminal:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, digits: int | None = 6) -> None:
         """Rows under their column names."""
+        numeric = [bool(rows) and all(_is_number(row[place]) for row in rows) for place in range(len(columns))]
         cells = [[self._cell(value, digits) for value in row] for row in rows]
-        if self._natural_width(columns, cells) > (self.width or math.inf):
+        if self.width is None:
+            self._plain(columns, cells, numeric)
+            return
+        if _natural_width(columns, cells) > self.width:
             cells = [[_shortened(cell) for cell in row] for row in cells]
-        if self._natural_width(columns, cells) > (self.width or math.inf):
+        if _natural_width(columns, cells) > self.width:
             self._blocks(columns, [[self._cell(value, digits) for value in row] for row in rows])
             return
-        # On a pipe the rule under the header is plain ASCII.
-        table = Table(box=box.SIMPLE_HEAD if self.width else box.ASCII2, show_edge=False, pad_edge=False)
-        if not self.width:
-            table.box = _PLAIN
-        for place, name in enumerate(columns):
-            numeric = bool(rows) and all(_is_number(row[place]) for row in rows)
-            table.add_column(Text(name), no_wrap=True, overflow="ignore", justify="right" if numeric else "left")
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for name, right in zip(columns, numeric, strict=True):
+            table.add_column(Text(name), no_wrap=True, justify="right" if right else "left")
         for row in cells:
             table.add_row(*row)
         self._show(table)
+
+    def _plain(self, columns: Sequence[str], cells: list[list[Text]], numeric: Sequence[bool]) -> None:
+        texts = [list(columns), *([cell.plain for cell in row] for row in cells)]
+        widths = [max(cell_len(row[place]) for row in texts) for place in range(len(columns))]
+        for row in [texts[0], ["-" * width for width in widths], *texts[1:]]:
+            padded = [
+                " " * (width - cell_len(text)) + text if right else text + " " * (width - cell_len(text))
+                for text, width, right in zip(row, widths, numeric, strict=True)
+            ]
+            self.line("  ".join(padded).rstrip())
 
     def _blocks(self, columns: Sequence[str], cells: list[list[Text]]) -> None:
         for number, row in enumerate(cells, start=1):
@@ -105,11 +115,6 @@ class Terminal:
             for name, cell in zip(columns, row, strict=True):
                 grid.add_row(f"  {name}", cell)
             self._show(grid)
-
-    @staticmethod
-    def _natural_width(columns: Sequence[str], cells: list[list[Text]]) -> int:
-        widths = [max([cell_len(name), *(row[place].cell_len for row in cells)]) for place, name in enumerate(columns)]
-        return sum(widths) + 2 * len(widths)
 
     @staticmethod
     def _cell(value: Any, digits: int | None) -> Text:
@@ -138,8 +143,10 @@ class Terminal:
             self.line(text.rstrip())
 
 
-_PLAIN = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-"""Two spaces between columns and a rule of dashes under the header."""
+def _natural_width(columns: Sequence[str], cells: list[list[Text]]) -> int:
+    widths = [max([cell_len(name), *(row[place].cell_len for row in cells)]) for place, name in enumerate(columns)]
+    # Between two columns stand three cells.
+    return sum(widths) + 3 * (len(widths) - 1)
 
 
 def _is_number(value: Any) -> bool:

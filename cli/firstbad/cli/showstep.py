@@ -9,7 +9,8 @@ from firstbad.cli.ledger import Ledger
 from firstbad.cli.render import Terminal
 
 _ROWS = """
-SELECT * FROM steps WHERE run_id = {run:String} AND incarnation = {incarnation:String} AND step = {step:UInt64} ORDER BY rank
+SELECT * FROM steps WHERE run_id = {run:String} AND incarnation = {incarnation:String} AND step = {step:UInt64}
+ORDER BY rank
 """
 
 _EVENT = """
