@@ -14,10 +14,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from firstbad.schema import FirstbadError
-
 from firstbad.agent.identity import agent_version
 from firstbad.agent.settings import OPTIONS, Settings
+from firstbad.schema import FirstbadError
 
 USAGE = "usage: torchrun ... -m firstbad.agent [options] train.py args...   or   [options] -m package.train args..."
 

@@ -13,9 +13,15 @@ import io
 import os
 import sys
 import warnings
+from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from pathlib import Path
 from types import CodeType, ModuleType
+
+from firstbad.schema import FirstbadError
+
+
+class NoModule(FirstbadError):
+    """There is no module of that name to run; the text says why, as python's does. Ends the process with code 1."""
 
 
 class Program:
@@ -43,7 +49,7 @@ class Program:
             sys.argv = ["-m", *self.arguments]  # as a package's own __init__ finds it
         else:
             sys.argv = [self.name, *self.arguments]
-            module.__file__ = os.path.join(os.getcwd(), self.name.removeprefix("./"))
+            module.__file__ = os.path.join(os.getcwd(), self.name)
             module.__dict__["__cached__"] = None
             module.__loader__ = SourceFileLoader("__main__", module.__file__)
             if not sys.flags.safe_path:
@@ -57,11 +63,11 @@ class Program:
 
     def run(self, module: ModuleType) -> None:
         """Run the program in `module`, to its end. Whatever the program raises comes out."""
-        code = self._module_code(module) if self.is_module else _script_code(Path(str(module.__file__)))
+        code = self._module_code(module) if self.is_module else _script_code(str(module.__file__))
         exec(code, module.__dict__)  # noqa: S102 - running the user's program is what this is for
 
     def _module_code(self, module: ModuleType) -> CodeType:
-        spec, code = self._find(self.name)
+        spec, code = _find(self.name)
         module.__spec__ = spec
         module.__loader__ = spec.loader
         module.__package__ = spec.parent
@@ -70,44 +76,52 @@ class Program:
         sys.argv[0] = str(spec.origin)
         return code
 
-    def _find(self, name: str) -> tuple[ModuleSpec, CodeType]:
-        """Spec and code of a module, or of the __main__ in a package; ends the process, as python does, without one."""
-        if name.startswith("."):
-            self._refuse("Relative module names not supported")
-        spec = self._spec(name)
-        if spec.submodule_search_locations is not None:
-            if name.endswith(".__main__"):
-                self._refuse("Cannot use package as __main__ module")
-            try:
-                return self._find(f"{name}.__main__")
-            except _NoModule as error:
-                raise _NoModule(
-                    f"{error.reason}; {name!r} is a package and cannot be directly executed"
-                ) from None
-        code = spec.loader.get_code(name) if hasattr(spec.loader, "get_code") else None  # type: ignore[union-attr]
-        if code is None:
-            self._refuse(f"No code object available for {name}")
-        return spec, code
 
-    def _spec(self, name: str) -> ModuleSpec:
-        parent = name.rpartition(".")[0]
-        if parent:
-            try:
-                __import__(parent)
-            except ImportError as error:
-                if error.name is None or not f"{parent}.".startswith(f"{error.name}."):
-                    raise
-            if name in sys.modules and hasattr(sys.modules.get(parent), "__path__") and not name.endswith("__main__"):
-                warnings.warn(
-                    f"{name!r} was imported by its package {parent!r} and is now run once more as __main__: it exists twice",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+def _script_code(path: str) -> CodeType:
+    with io.open_code(path) as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _find(name: str) -> tuple[ModuleSpec, CodeType]:
+    """Spec and code of a module, or of the __main__ in a package."""
+    if name.startswith("."):
+        raise NoModule("Relative module names not supported")
+    spec = _spec(name)
+    if spec.submodule_search_locations is not None:
+        if name.endswith(".__main__"):
+            raise NoModule("Cannot use package as __main__ module")
         try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
-            self._refuse(f"Error while finding module specification for {name!r} ({type(error).__name__}: {error})")
-        if spec is None:
-            hint = f"; try {name[:-3]!r} instead of {name!r}" if name.endswith(".py") else ""
-            self._refuse(f"No module named {name}{hint}")
-        return spec
+            return _find(f"{name}.__main__")
+        except NoModule as error:
+            raise NoModule(f"{error}; {name!r} is a package and cannot be directly executed") from None
+    loader = spec.loader
+    code = loader.get_code(name) if isinstance(loader, InspectLoader) else None
+    if code is None:
+        raise NoModule(f"No code object available for {name}")
+    return spec, code
+
+
+def _spec(name: str) -> ModuleSpec:
+    parent = name.rpartition(".")[0]
+    if parent:
+        try:
+            __import__(parent)
+        except ImportError as error:
+            if error.name is None or not f"{parent}.".startswith(f"{error.name}."):
+                raise  # from inside the package, and not because there is no such package
+        if name in sys.modules and not name.endswith(".__main__"):
+            warnings.warn(
+                f"{name!r} was imported by its package {parent!r} and now runs once more as __main__: it exists twice",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise NoModule(
+            f"Error while finding module specification for {name!r} ({type(error).__name__}: {error})"
+        ) from None
+    if spec is None:
+        hint = f"; try {name[:-3]!r} instead of {name!r}" if name.endswith(".py") else ""
+        raise NoModule(f"No module named {name}{hint}")
+    return spec
