@@ -12,6 +12,7 @@ _NOISE = (
     re.compile(r"^(?:Code: \d+\. DB::Exception: |default: )+"),
     re.compile(r": In scope SELECT formatQuerySingleLine\(.*\)(?=\. \([A-Z_]+\)|$)", re.DOTALL),
     re.compile(r" \(version [^)]*\)"),
+    re.compile(r" Expected one of: .*(?=\. \([A-Z_]+\)|$)", re.DOTALL),
     re.compile(r": While executing \w+"),
 )
 _VIEWS = "runs, ranks, steps, bad_steps, first_bad_steps, evidence, incidents, gaps, conflicts, dead_letters"

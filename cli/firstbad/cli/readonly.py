@@ -35,6 +35,8 @@ _FORBIDDEN = {
 }
 """Words that may stand nowhere as a name: functions can be handed to others by name, without a parenthesis."""
 
+_BEFORE_A_TABLE = ("from", "join", "table")
+
 _NETWORK_FUNCTION = re.compile(r"ai(Classify|Embed|Extract|Filter|Generate|Redact|Similarity|Translate)", re.IGNORECASE)
 
 _TOKEN = re.compile(
@@ -106,8 +108,8 @@ def check_reading(normal: str, table_functions: frozenset[str]) -> None:
             raise Refused(f"{token.text} calls a service on the network")
         if token.name in sources and following.text == "(":
             raise Refused(f"{token.text}(...) opens something outside the ledger, or runs text as a query")
-        if token.kind == "word" and token.name == "from" and following.kind == "text":
-            raise Refused(f"FROM {following.text} reads a file")
+        if token.kind == "quoted" and "/" in token.name and place and tokens[place - 1].name in _BEFORE_A_TABLE:
+            raise Refused(f"{token.text} is a file, not a table of the ledger")
 
 
 def _tokens(normal: str) -> Iterator[_Token]:
