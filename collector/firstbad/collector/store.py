@@ -82,6 +82,7 @@ class Store:
         try:
             self._writer = self._connect(_WRITER_SETTINGS)
             self._writer.command(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+            self._writer.database = DATABASE
             self._reader = self._connect({}, DATABASE)
             self._reader.command("SET readonly = 1")
             self.broken_parts: tuple[str, ...] = tuple(
