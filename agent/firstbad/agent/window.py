@@ -125,9 +125,7 @@ class Window:
         exact = {mark.micro_step for mark in triggers if mark.exact}
         anywhere = any(not mark.exact for mark in triggers)
         counted = [mark for mark in bad if mark.trigger or mark.micro_step in exact or anywhere]
-        weights = [mark for mark in counted if mark.stage in (Stage.PARAM, Stage.UPDATE)]
-        # Bad weights explain everything that this rank saw after them, whatever the micro step.
-        return sorted(weights or counted, key=lambda mark: self.key(mark, rank=0).pack())
+        return sorted(counted, key=lambda mark: self.key(mark, rank=0).pack())
 
     @staticmethod
     def _without_echoes(bad: list[Mark]) -> list[Mark]:
