@@ -31,6 +31,7 @@ class Ending:
     def __init__(self, guard: Callable[[], Finishing | None]) -> None:
         self._guard = guard
         self._pid = os.getpid()
+        self._told = False
 
     def failed(self, error: BaseException) -> None:
         """An exception left the program. A SystemExit that means success is no failure, and is told at exit."""
@@ -46,8 +47,11 @@ class Ending:
         self._finish(Outcome.FINISHED, 0, None)
 
     def _finish(self, outcome: Outcome, code: int, error: BaseException | None) -> None:
+        if self._told or os.getpid() != self._pid:
+            return
+        self._told = True
         guard = self._guard()
-        if guard is not None and os.getpid() == self._pid:
+        if guard is not None:
             guard.finish(outcome, code, error)
 
 
