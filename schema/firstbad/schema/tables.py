@@ -167,9 +167,8 @@ def all_tables_sql() -> str:
     return "\n".join(create_table_sql(model) for model in RECORD_TYPES)
 
 
-def _json(value: Any) -> str:
-    # Python's encoder keeps NaN and infinities, and writes one text for one value.
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=True)
+# Python's encoder keeps NaN and infinities, and writes one text for one value.
+_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=True).encode
 
 
 def _clickhouse_type(model: type[Record], name: str) -> str:

@@ -1,0 +1,41 @@
+-- Internal. The run start of each rank, the first where there are several; to be joined, so null instead of defaults.
+CREATE OR REPLACE VIEW internal_run_starts AS
+SELECT
+    run_id,
+    incarnation,
+    rank,
+    argv,
+    libraries,
+    toNullable(host) AS host,
+    toNullable(world_size) AS world_size,
+    local_rank,
+    dp_rank,
+    tp_rank,
+    pp_rank,
+    dp_size,
+    tp_size,
+    pp_size,
+    effective_global_batch,
+    toNullable(pid) AS pid,
+    toNullable(device) AS device,
+    device_uuid,
+    backend,
+    restart_count,
+    toNullable(agent_version) AS agent_version,
+    toNullable(torch_version) AS torch_version,
+    toNullable(python_version) AS python_version,
+    toNullable(policy) AS policy,
+    toNullable(max_consecutive_skips) AS max_consecutive_skips,
+    toNullable(max_skip_ratio) AS max_skip_ratio,
+    toNullable(steered) AS steered,
+    model_commit,
+    model_dirty,
+    config_hash,
+    tokenizer_hash,
+    dataset_version,
+    precision,
+    checkpoint_parent,
+    clock_offset_seconds
+FROM run_start_records FINAL
+ORDER BY ingest_ts, content_hash
+LIMIT 1 BY run_id, incarnation, rank;

@@ -1,0 +1,128 @@
+-- One row per incident: a run of bad steps with fewer than 10 good steps between them. What its opening step holds is
+-- taken over, and null when that step's record is not here.
+CREATE OR REPLACE VIEW incidents
+(
+    incident_id String COMMENT 'event_id of the bad step that opened the incident.',
+    run_id LowCardinality(String) COMMENT 'Run, stable over restarts of one job.',
+    incarnation LowCardinality(String) COMMENT 'One start of the run: a time-ordered 128-bit id shared by all ranks.',
+    attempt UInt32 COMMENT 'Which start of the run this is, from 1: dense rank of its incarnations by their first time.',
+    kind Nullable(String) COMMENT 'Kind of the opening step, never rewritten: fault or scale_probe; null when its record is not here.',
+    kinds Array(String) COMMENT 'Distinct kinds of its bad steps, sorted.',
+    escalated Bool COMMENT 'A later bad step turned a scale_probe into a fault.',
+    first_step UInt64 COMMENT 'First bad step that is here.',
+    last_step UInt64 COMMENT 'Last bad step so far.',
+    bad_steps UInt64 COMMENT 'Bad steps so far.',
+    applied UInt64 COMMENT 'Bad steps whose action was apply.',
+    skipped UInt64 COMMENT 'Bad steps whose action was skip.',
+    stopped UInt64 COMMENT 'Bad steps whose action was stop.',
+    micro_step Nullable(UInt32) COMMENT 'First bad micro step, from 0; null when no observer saw which.',
+    rank Nullable(UInt32) COMMENT 'The opening step''s first offender; null when no rank can be called guilty.',
+    elected_rank Nullable(UInt32) COMMENT 'Rank with the smallest election key; its testimony belongs to this event.',
+    all_ranks Nullable(Bool) COMMENT 'Every rank of a world of two or more nominated itself at this stage.',
+    first_bad_stage Nullable(String) COMMENT 'Stage of the first offender.',
+    module Nullable(String) COMMENT 'Module where the bad value was first seen; null when not observed.',
+    parameter Nullable(String) COMMENT 'Parameter whose gradient or value was first bad; null when not observed.',
+    policy Nullable(String) COMMENT 'Policy in force.',
+    action Nullable(String) COMMENT 'Action at the opening step: apply, skip or stop.',
+    last_good_step Nullable(Int64) COMMENT 'Last step whose result is known good; -1 when there is none.',
+    loss Nullable(Float64) COMMENT 'Loss of the opening step''s offending micro step on the elected rank, divided by the loss scale; null when unknown.',
+    global_batch_id Nullable(String) COMMENT 'The trainer''s name of the global batch; null when not told.',
+    dataset_version Nullable(String) COMMENT 'Dataset version; null when not told.',
+    shard_id Array(String) COMMENT 'Shards of the opening step''s offending micro step, in order of use; empty when not told.',
+    sample_ids Array(String) COMMENT 'All sample ids of the opening step''s offending micro step; empty when not told.',
+    valid_tokens Nullable(UInt64) COMMENT 'Labels of the offending micro step that count in the loss; null when not told.',
+    host Nullable(String) COMMENT 'Host of the opening step''s elected rank; null when unknown.',
+    device Nullable(String) COMMENT 'Device, as torch prints it.',
+    last_action String COMMENT 'Action at the last bad step.',
+    ts DateTime64(6, 'UTC') COMMENT 'Smallest time of its verdicts, UTC, by their writers'' clocks.',
+    last_ts DateTime64(6, 'UTC') COMMENT 'Time of its last verdict, UTC.',
+    ingest_ts DateTime64(6, 'UTC') COMMENT 'When the collector began the insert of its newest bad step, UTC, by its own clock.'
+) AS
+SELECT
+    i.incident_id AS incident_id,
+    i.run_id AS run_id,
+    i.incarnation AS incarnation,
+    i.attempt AS attempt,
+    f.kind AS kind,
+    i.kinds AS kinds,
+    i.escalated AS escalated,
+    i.first_step AS first_step,
+    i.last_step AS last_step,
+    i.bad_steps AS bad_steps,
+    i.applied AS applied,
+    i.skipped AS skipped,
+    i.stopped AS stopped,
+    f.micro_step AS micro_step,
+    f.rank AS rank,
+    f.elected_rank AS elected_rank,
+    f.all_ranks AS all_ranks,
+    f.first_bad_stage AS first_bad_stage,
+    f.module AS module,
+    f.parameter AS parameter,
+    f.policy AS policy,
+    f.action AS action,
+    f.last_good_step AS last_good_step,
+    f.loss AS loss,
+    f.global_batch_id AS global_batch_id,
+    f.dataset_version AS dataset_version,
+    f.shard_id AS shard_id,
+    f.sample_ids AS sample_ids,
+    f.valid_tokens AS valid_tokens,
+    f.host AS host,
+    f.device AS device,
+    i.last_action AS last_action,
+    i.ts AS ts,
+    i.last_ts AS last_ts,
+    i.ingest_ts AS ingest_ts
+FROM
+(
+    SELECT
+        b.run_id AS run_id,
+        b.incarnation AS incarnation,
+        b.incident_id AS incident_id,
+        any(b.attempt) AS attempt,
+        arraySort(groupUniqArray(b.kind)) AS kinds,
+        toBool(countIf(b.escalates IS NOT NULL) > 0) AS escalated,
+        min(b.step) AS first_step,
+        max(b.step) AS last_step,
+        uniqExact(b.step) AS bad_steps,
+        uniqExactIf(b.step, b.action = 'apply') AS applied,
+        uniqExactIf(b.step, b.action = 'skip') AS skipped,
+        uniqExactIf(b.step, b.action = 'stop') AS stopped,
+        argMax(b.action, b.step) AS last_action,
+        min(b.ts) AS ts,
+        max(b.ts) AS last_ts,
+        max(b.ingest_ts) AS ingest_ts
+    FROM bad_steps AS b
+    GROUP BY b.run_id, b.incarnation, b.incident_id
+) AS i
+LEFT JOIN
+(
+    SELECT
+        run_id,
+        incarnation,
+        incident_id,
+        toNullable(kind) AS kind,
+        micro_step,
+        rank,
+        toNullable(elected_rank) AS elected_rank,
+        toNullable(all_ranks) AS all_ranks,
+        toNullable(first_bad_stage) AS first_bad_stage,
+        module,
+        parameter,
+        toNullable(policy) AS policy,
+        toNullable(action) AS action,
+        toNullable(last_good_step) AS last_good_step,
+        loss,
+        global_batch_id,
+        dataset_version,
+        shard_id,
+        sample_ids,
+        valid_tokens,
+        host,
+        device
+    FROM first_bad_steps
+    ORDER BY ts, reason
+    LIMIT 1 BY run_id, incarnation, incident_id
+) AS f
+    ON i.run_id = f.run_id AND i.incarnation = f.incarnation AND i.incident_id = f.incident_id;
