@@ -100,10 +100,9 @@ def _without_launcher(traceback: TracebackType | None, *, keep_runpy: bool) -> T
     kept: list[TracebackType] = []
     outside = True
     while traceback is not None:
-        code = traceback.tb_frame.f_code
-        ours = code.co_filename in _OWN_FILES
+        ours = traceback.tb_frame.f_code.co_filename in _OWN_FILES
         # Above the launcher stands the runpy that started it; `python -m` has it too, `python script` has not.
-        runpy = outside and code.co_filename == "<frozen runpy>"
+        runpy = outside and traceback.tb_frame.f_globals.get("__name__") == "runpy"
         outside = outside and (ours or runpy)
         if not ours and (keep_runpy or not runpy):
             kept.append(traceback)

@@ -24,7 +24,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from firstbad.agent import identity
-from firstbad.agent.batch import describe
+from firstbad.agent.batches import describe
 from firstbad.agent.consensus import Consensus, Meeting, Terms
 from firstbad.agent.context import CodeOrigin, describe_rank
 from firstbad.agent.decision import Bench, Decision

@@ -12,7 +12,7 @@ from firstbad.agent.journal import Journal
 from firstbad.agent.settings import Settings
 
 from firstbad.agent import identity
-from firstbad.agent.batch import IDS_IN_STEP, SHARDS_IN_STEP, Batch, compact, distinct
+from firstbad.agent.batches import IDS_IN_STEP, SHARDS_IN_STEP, Batch, compact, distinct
 from firstbad.agent.decision import Decision
 from firstbad.agent.statistics import TensorStatistics
 from firstbad.agent.window import Mark, Window

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from firstbad.agent.batch import Batch
+from firstbad.agent.batches import Batch
 from firstbad.agent.lanes import MAX_ORDER, Key
 from firstbad.agent.statistics import TensorStatistics
 from firstbad.schema import Stage

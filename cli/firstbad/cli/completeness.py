@@ -82,7 +82,9 @@ SELECT * FROM ranks WHERE run_id = {run:String} AND incarnation = {incarnation:S
 """
 
 _GAPS = """
-SELECT * FROM gaps WHERE run_id = {run:String} AND incarnation = {incarnation:String} ORDER BY rank, first_seq
+SELECT * FROM gaps
+WHERE run_id = {run:String} AND incarnation = {incarnation:String} AND reason IN ('missing', 'dropped')
+ORDER BY rank, first_seq
 """
 
 _CONFLICTS = """
@@ -100,7 +102,8 @@ _UNEXPLAINED = """
 SELECT step, any(s.action) AS row_action, any(b.action) AS verdict_action, any(b.event_id) AS event_id
 FROM (
     SELECT step, action FROM steps
-    WHERE run_id = {run:String} AND incarnation = {incarnation:String} AND first_bad_stage IS NOT NULL
+    WHERE run_id = {run:String} AND incarnation = {incarnation:String}
+        AND (first_bad_stage IS NOT NULL OR action != 'apply')
 ) AS s
 LEFT JOIN (
     SELECT step, action, event_id FROM bad_steps
@@ -110,8 +113,8 @@ GROUP BY step HAVING event_id = '' OR countIf(s.action != b.action) > 0 ORDER BY
 """
 
 _LETTERS = """
-SELECT file, reason, count() AS letters, min(offset) AS first_offset FROM dead_letters
-WHERE position(file, {mark:String}) > 0 GROUP BY file, reason ORDER BY file, reason
+SELECT segment, reason, count() AS letters, min(offset) AS first_offset FROM dead_letters
+WHERE position(segment, {mark:String}) > 0 GROUP BY segment, reason ORDER BY segment, reason
 """
 
 
@@ -129,7 +132,7 @@ def _sequence(gaps: list[dict[str, Any]]) -> list[Finding]:
         which = f"record {first}" if first == last else f"records {first} to {last}"
         detail = f": {gap['detail']}" if gap["detail"] else ""
         why = (
-            f"dropped by the agent ({gap['reason']}{detail})"
+            f"dropped by the agent ({gap['drop_reason']}{detail})"
             if gap["admitted"]
             else "missing, and the agent never said that it dropped any: not collected yet, or lost with its segment"
         )
@@ -171,7 +174,7 @@ def _verdicts(rows: list[dict[str, Any]]) -> list[Finding]:
     findings = []
     for row in rows:
         text = (
-            f"step {row['step']} was bad, and its verdict is not in the ledger"
+            f"step {row['step']} was bad or skipped, and its verdict is not in the ledger"
             if not row["event_id"]
             else f"step {row['step']}: its rows say {row['row_action']}, its verdict says {row['verdict_action']}"
         )
@@ -183,7 +186,7 @@ def _conflicts(rows: list[dict[str, Any]]) -> list[Finding]:
     return [
         Finding(
             "conflicts",
-            f"step {row['step']}: {row['versions']} different {row['record']} records under one id, "
+            f"{row['versions']} different {row['record']} records for {row['natural_key']}, "
             f"written by rank {', '.join(map(str, row['ranks']))}",
             step=row["step"],
         )
@@ -195,7 +198,7 @@ def _dead_letters(rows: list[dict[str, Any]]) -> list[Finding]:
     return [
         Finding(
             "dead_letters",
-            f"{row['letters']} dead letter{'' if row['letters'] == 1 else 's'} ({row['reason']}) in {row['file']}, "
+            f"{row['letters']} dead letter{'' if row['letters'] == 1 else 's'} ({row['reason']}) in {row['segment']}, "
             f"the first at byte {row['first_offset']}",
         )
         for row in rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from firstbad.cli.commands.incidents import print_incidents
@@ -68,15 +70,15 @@ def _advice(start: dict[str, Any], bad: list[dict[str, Any]]) -> dict[str, Any] 
     }
 
 
-def print_run(terminal: Terminal, shown: dict[str, Any]) -> None:
-    """The same for a person."""
+def print_run(terminal: Terminal, shown: dict[str, Any], shown_with: Sequence[str] = ()) -> None:
+    """The same for a person; `shown_with` are the options that the next command needs too."""
     for number, attempt in enumerate(shown["attempts"]):
         if number:
             terminal.line()
-        _print_attempt(terminal, attempt)
+        _print_attempt(terminal, attempt, shown_with)
 
 
-def _print_attempt(terminal: Terminal, attempt: dict[str, Any]) -> None:
+def _print_attempt(terminal: Terminal, attempt: dict[str, Any], shown_with: Sequence[str]) -> None:
     terminal.heading(f"{attempt['run_id']}, attempt {attempt['attempt']}")
     terminal.facts(
         {
@@ -114,7 +116,8 @@ def _print_attempt(terminal: Terminal, attempt: dict[str, Any]) -> None:
     terminal.line()
     if attempt["incidents"]:
         print_incidents(terminal, attempt["incidents"])
-        terminal.line(f"  next: firstbad show {attempt['run_id']} {attempt['incidents'][0]['first_step']}")
+        words = ["firstbad", "show", attempt["run_id"], str(attempt["incidents"][0]["first_step"]), *shown_with]
+        terminal.line(f"  next: {shlex.join(words)}")
     else:
         terminal.line("  no bad step")
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import get_terminal_size
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,9 @@ class _Meter:
         if text == self._shown or (not self._in_place and time.monotonic() < self._next):
             return
         self._next = time.monotonic() + _LINE_SECONDS
-        self._err.write(f"\r\x1b[K{text}" if self._in_place else f"{text}\n")
+        # A line that wraps could not be rewritten.
+        short = text[: get_terminal_size().columns - 1]
+        self._err.write(f"\r\x1b[K{short}" if self._in_place else f"{text}\n")
         self._err.flush()
         self._shown = text
 

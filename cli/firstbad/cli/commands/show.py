@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, session: Session) -> int:
     if options.json:
         terminal.json(shown)
     elif options.step is None:
-        print_run(terminal, shown)
+        print_run(terminal, shown, ["--db", str(options.db)] if options.db else [])
     else:
         print_step(terminal, shown)
     return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from firstbad.cli.encoding import csv_lines, json_text
 from firstbad.cli.engine import explained
@@ -12,6 +14,9 @@ from firstbad.cli.ledger import Ledger
 from firstbad.cli.options import add_db, db_path
 from firstbad.cli.readonly import reading_query
 from firstbad.cli.session import Session
+
+if TYPE_CHECKING:
+    from firstbad.collector.store import Result
 
 HELP = "run a reading SQL query on the ledger"
 DESCRIPTION = """\
@@ -43,7 +48,7 @@ def run(options: argparse.Namespace, session: Session) -> int:
     path = db_path(options)
     with session.opener(path, purpose="sql") as store, explained():
         ledger = Ledger(store, path)
-        result = ledger.query(reading_query(ledger, sql))
+        result = _answered(ledger, reading_query(ledger, sql))
     terminal = session.terminal
     if options.format == "csv":
         for line in csv_lines(result.columns, result.rows):
@@ -59,3 +64,12 @@ def run(options: argparse.Namespace, session: Session) -> int:
         if terminal.width is not None:
             terminal.note(f"{len(result.rows)} row{'' if len(result.rows) == 1 else 's'}")
     return 0
+
+
+def _answered(ledger: Ledger, query: str) -> Result:
+    result = ledger.query(query)
+    if result.columns or not query.startswith(("SELECT", "WITH", "(")):
+        return result
+    # Without rows the engine sends nothing at all, and a header is still owed.
+    described = ledger.query(f"DESCRIBE TABLE ({query})").rows
+    return replace(result, columns=tuple(row[0] for row in described), types=tuple(row[1] for row in described))

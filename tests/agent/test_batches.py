@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firstbad.agent.batch import Batch, compact, describe, distinct
+from firstbad.agent.batches import Batch, compact, describe, distinct
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,11 @@ def test_a_tensor_on_an_accelerator_counts_as_not_told() -> None:
 def test_shards_are_distinct_in_order_of_use() -> None:
     """Over micro steps."""
     assert distinct([Batch(shards=("b", "a")), Batch(shards=("a", "c"))]) == ("b", "a", "c")
+
+
+def test_the_door_batch_is_a_function_also_when_everything_is_imported() -> None:
+    """A submodule of the same name would take its place on import."""
+    import firstbad.agent
+    import firstbad.agent.guard
+
+    assert firstbad.agent.batch(sample_ids=[1]) is None
