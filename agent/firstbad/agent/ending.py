@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable
@@ -22,7 +23,8 @@ class Ending:
     Tells the guard, once, how the program ended.
 
     A failure is told at once: peers notice a dead rank within a second, and torchrun then kills what is still joining
-    threads. A good end is told when the interpreter has joined the program's threads and run its atexit callbacks.
+    threads. A good end is told when the interpreter has joined the program's threads, which may still train, and before
+    its atexit callbacks, which may close what telling needs, hang or end the process.
 
     Args:
         guard: gives the guard, or None when none was made.
@@ -31,27 +33,26 @@ class Ending:
     def __init__(self, guard: Callable[[], Finishing | None]) -> None:
         self._guard = guard
         self._pid = os.getpid()
-        self._told = False
 
-    def failed(self, error: BaseException) -> None:
-        """An exception left the program. A SystemExit that means success is no failure, and is told at exit."""
+    def returned(self) -> None:
+        """The program has run to its end."""
+        # The callback registered last runs first.
+        atexit.register(self._finish, Outcome.FINISHED, 0, None)
+
+    def left_by(self, error: BaseException) -> None:
+        """An exception left the program; a SystemExit may be a good end."""
         code = exit_code(error)
         stopped = _stop_behind(error)
         if stopped is not None:
             self._finish(Outcome.STOPPED, code, stopped)
-        elif code != 0 or not isinstance(error, SystemExit):
+        elif code == 0 and isinstance(error, SystemExit):
+            self.returned()
+        else:
             self._finish(Outcome.FAILED, code, error)
 
-    def at_exit(self) -> None:
-        """The last atexit callback that runs."""
-        self._finish(Outcome.FINISHED, 0, None)
-
     def _finish(self, outcome: Outcome, code: int, error: BaseException | None) -> None:
-        if self._told or os.getpid() != self._pid:
-            return
-        self._told = True
         guard = self._guard()
-        if guard is not None:
+        if guard is not None and os.getpid() == self._pid:
             guard.finish(outcome, code, error)
 
 

@@ -10,7 +10,6 @@ frames below the program's in a live stack.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -56,23 +55,22 @@ def main(words: Sequence[str] | None = None, *, make_guard: Callable[[Settings],
 def _launch(program: Program, attachment: Attachment) -> None:
     module = program.enter()
     ending = Ending(lambda: attachment.guard)
-    # Registered before anything of the program, so it runs after everything of the program.
-    atexit.register(ending.at_exit)
     attachment.begin()
     try:
         program.run(module)
     except NoModule as error:
         _refuse(f"{sys.executable}: {error}", 1)
     except BaseException as error:
-        ending.failed(error)
+        ending.left_by(error)
         show_without_launcher(error, keep_runpy=program.is_module)
         raise
+    ending.returned()
 
 
 def _make_guard(settings: Settings) -> Finishing:
     from firstbad.agent.guard import Guard
 
-    return Guard(settings)
+    return Guard(settings, at_exit=False)
 
 
 def _refuse(text: str, code: int) -> NoReturn:

@@ -61,15 +61,20 @@ ENDINGS: dict[str, tuple[str, list[str], int]] = {
         [*BEGUN, "finish failed 1 ValueError('cannot save')"],
         1,
     ),
-    "good end comes after threads and atexit": (
+    "good end is told after threads and before atexit callbacks": (
         LATE,
-        [*BEGUN, "thread", "exit", "finish finished 0 None"],
+        [*BEGUN, "thread", "finish finished 0 None", "exit"],
         0,
     ),
     "failure is told before threads are joined": (
         LATE + "raise ValueError('nan')",
         [*BEGUN, "finish failed 1 ValueError('nan')", "thread", "exit"],
         1,
+    ),
+    "a callback that ends the process comes after the good end is told": (
+        "atexit.register(os._exit, 4)",
+        [*BEGUN, "finish finished 0 None"],
+        4,
     ),
     "os._exit ends without a word": ("os._exit(5)", BEGUN, 5),
     "SIGTERM ends without a word": ("os.kill(os.getpid(), 15)", BEGUN, -15),
