@@ -62,7 +62,8 @@ def _launch(program: Program, attachment: Attachment) -> None:
         _refuse(f"{sys.executable}: {error}", 1)
     except BaseException as error:
         ending.left_by(error)
-        show_without_launcher(error, keep_runpy=program.is_module)
+        if not isinstance(error, SystemExit):  # which python does not report
+            show_without_launcher(error, keep_runpy=program.is_module)
         raise
     ending.returned()
 
