@@ -109,6 +109,14 @@ def test_observe_says_what_skip_would_have_done(console: Console) -> None:
     assert "stopped the run at step 2" in console("show", "observed").out
 
 
+def test_an_exception_is_shown_with_the_batch_that_was_in_progress(console: Console) -> None:
+    """Which error, in which step and micro step, on which samples, per rank."""
+    lines = console("show", "restarted", "--attempt", "1").out.splitlines()
+
+    (row,) = [" ".join(line.split()) for line in lines if line.startswith("   1 ")]
+    assert row.endswith("failed 1 0 ValueError label 70000 out of range 1 0 web-03 doc-17")
+
+
 @pytest.mark.parametrize(
     ("run", "checks"),
     [

@@ -62,7 +62,7 @@ def _examine_start(ledger: Ledger, start: dict[str, Any]) -> Attempt:
         *_sequence(ledger.dicts(_GAPS, **which)),
         *_tails(ranks),
         *_agreement(ledger.dicts(_DISAGREEING, **which)),
-        *_verdicts(ledger.dicts(_UNEXPLAINED, **which)),
+        *_verdicts(ledger, which),
         *_conflicts(ledger.dicts(_CONFLICTS, **which)),
         *_dead_letters(ledger.dicts(_LETTERS, mark=f"-{start['incarnation']}-r")),
     ]
@@ -98,18 +98,17 @@ FROM steps WHERE run_id = {run:String} AND incarnation = {incarnation:String}
 GROUP BY step HAVING length(actions) > 1 OR length(stages) > 1 ORDER BY step
 """
 
-_UNEXPLAINED = """
-SELECT step, any(s.action) AS row_action, any(b.action) AS verdict_action, any(b.event_id) AS event_id
-FROM (
-    SELECT step, action FROM steps
-    WHERE run_id = {run:String} AND incarnation = {incarnation:String}
-        AND (first_bad_stage IS NOT NULL OR action != 'apply')
-) AS s
-LEFT JOIN (
-    SELECT step, action, event_id FROM bad_steps
-    WHERE run_id = {run:String} AND incarnation = {incarnation:String}
-) AS b USING (step)
-GROUP BY step HAVING event_id = '' OR countIf(s.action != b.action) > 0 ORDER BY step
+_BAD_ROWS = """
+SELECT step, groupUniqArray(action) AS actions FROM steps
+WHERE run_id = {run:String} AND incarnation = {incarnation:String}
+    AND (first_bad_stage IS NOT NULL OR action != 'apply')
+GROUP BY step ORDER BY step
+"""
+
+_VERDICTS = """
+SELECT step, groupUniqArray(action) AS actions FROM bad_steps
+WHERE run_id = {run:String} AND incarnation = {incarnation:String}
+GROUP BY step
 """
 
 _LETTERS = """
@@ -170,15 +169,18 @@ def _agreement(rows: list[dict[str, Any]]) -> list[Finding]:
     return findings
 
 
-def _verdicts(rows: list[dict[str, Any]]) -> list[Finding]:
+def _verdicts(ledger: Ledger, which: dict[str, str]) -> list[Finding]:
+    rows = ledger.dicts(_BAD_ROWS, **which)
+    told = {row["step"]: row["actions"] for row in ledger.dicts(_VERDICTS, **which)} if rows else {}
     findings = []
     for row in rows:
-        text = (
-            f"step {row['step']} was bad or skipped, and its verdict is not in the ledger"
-            if not row["event_id"]
-            else f"step {row['step']}: its rows say {row['row_action']}, its verdict says {row['verdict_action']}"
-        )
-        findings.append(Finding("verdicts", text, step=row["step"]))
+        step, actions = row["step"], row["actions"]
+        if step not in told:
+            text = f"step {step} was bad or skipped, and its verdict is not in the ledger"
+            findings.append(Finding("verdicts", text, step=step))
+        elif not set(actions) & set(told[step]):
+            text = f"step {step}: its rows say {', '.join(actions)}, its verdict says {', '.join(told[step])}"
+            findings.append(Finding("verdicts", text, step=step))
     return findings
 
 

@@ -79,7 +79,7 @@ class Terminal:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, digits: int | None = 6) -> None:
         """Rows under their column names."""
-        numeric = [bool(rows) and all(_is_number(row[place]) for row in rows) for place in range(len(columns))]
+        numeric = [_all_numbers([row[place] for row in rows]) for place in range(len(columns))]
         cells = [[self._cell(value, digits) for value in row] for row in rows]
         if self.width is None:
             self._plain(columns, cells, numeric)
@@ -149,8 +149,9 @@ def _natural_width(columns: Sequence[str], cells: list[list[Text]]) -> int:
     return sum(widths) + 3 * (len(widths) - 1)
 
 
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+def _all_numbers(values: Sequence[Any]) -> bool:
+    known = [value for value in values if value is not None]
+    return bool(known) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
 
 
 def _shortened(cell: Text) -> Text:

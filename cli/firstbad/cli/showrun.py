@@ -33,11 +33,12 @@ def read_run(ledger: Ledger, run_id: str, attempts: list[dict[str, Any]]) -> dic
 
 def _read_attempt(ledger: Ledger, start: dict[str, Any]) -> dict[str, Any]:
     which = {"run": start["run_id"], "incarnation": start["incarnation"]}
-    bad = ledger.dicts(_BAD_STEPS, **which)
+    has_bad = bool(start["bad_steps"])
+    bad = ledger.dicts(_BAD_STEPS, **which) if has_bad else []
     return {
         **start,
         "ranks_seen": ledger.dicts(_RANKS, **which),
-        "incidents": ledger.dicts(_INCIDENTS, **which),
+        "incidents": ledger.dicts(_INCIDENTS, **which) if has_bad else [],
         "skip_budget": _budget(start, bad),
         "policy_skip_would": _advice(start, bad),
     }
@@ -95,24 +96,7 @@ def _print_attempt(terminal: Terminal, attempt: dict[str, Any], shown_with: Sequ
     if advice is not None:
         terminal.line(f"  {_advice_text(advice)}")
     terminal.line()
-    names = ("rank", "host", "device", "first", "last", "ended", "exit", "dropped", "error")
-    terminal.table(
-        names,
-        [
-            (
-                row["rank"],
-                row["host"],
-                row["device"],
-                row["first_step"],
-                row["last_step"],
-                row["outcome"] or "open",
-                row["exit_code"],
-                row["records_dropped"],
-                f"{row['error_type']}: {row['error']}" if row["error_type"] else None,
-            )
-            for row in attempt["ranks_seen"]
-        ],
-    )
+    _print_ranks(terminal, attempt["ranks_seen"])
     terminal.line()
     if attempt["incidents"]:
         print_incidents(terminal, attempt["incidents"])
@@ -120,6 +104,32 @@ def _print_attempt(terminal: Terminal, attempt: dict[str, Any], shown_with: Sequ
         terminal.line(f"  next: {shlex.join(words)}")
     else:
         terminal.line("  no bad step")
+
+
+def _print_ranks(terminal: Terminal, ranks: list[dict[str, Any]]) -> None:
+    columns = {
+        "rank": "rank",
+        "host": "host",
+        "device": "device",
+        "first": "first_step",
+        "last": "last_step",
+        "ended": "outcome",
+        "exit": "exit_code",
+        "dropped": "records_dropped",
+    }
+    if any(row["error_type"] for row in ranks):
+        columns |= {
+            "error": "error_type",
+            "text": "error",
+            "in step": "end_step",
+            "micro step": "end_micro_step",
+            "shards": "end_shard_id",
+            "samples": "end_sample_ids",
+        }
+    told = [{**row, "outcome": row["outcome"] or "open"} for row in ranks]
+    terminal.table(
+        list(columns), [[None if row[name] == [] else row[name] for name in columns.values()] for row in told]
+    )
 
 
 def _budget_text(budget: dict[str, Any] | None) -> str | None:

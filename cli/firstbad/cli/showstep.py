@@ -21,6 +21,7 @@ _EVIDENCE = """
 SELECT * FROM evidence WHERE run_id = {run:String} AND incarnation = {incarnation:String} AND step = {step:UInt64}
 ORDER BY rank, order_index
 """
+_ADVICE = {"apply": "have applied it", "skip": "have left the update out", "stop": "have stopped the run"}
 _MOST_SAMPLES = 12
 """Sample ids that a terminal shows; a pipe and --json get all."""
 
@@ -35,7 +36,7 @@ def read_step(ledger: Ledger, run_id: str, attempts: list[dict[str, Any]], step:
     for start in reversed(attempts):
         which = {"run": run_id, "incarnation": start["incarnation"], "step": max(step, 0)}
         rows = ledger.dicts(_ROWS, **which)
-        bad = ledger.dicts(_EVENT, **which)
+        bad = ledger.dicts(_EVENT, **which) if start["bad_steps"] else []
         if step >= 0 and (rows or bad):
             return {
                 "run_id": run_id,
@@ -44,7 +45,7 @@ def read_step(ledger: Ledger, run_id: str, attempts: list[dict[str, Any]], step:
                 "step": step,
                 "bad": bool(bad) or any(row["first_bad_stage"] for row in rows),
                 "event": bad[0] if bad else None,
-                "evidence": ledger.dicts(_EVIDENCE, **which),
+                "evidence": ledger.dicts(_EVIDENCE, **which) if start["bad_steps"] else [],
                 "ranks": rows,
                 "other_attempts_with_step": [
                     other["attempt"] for other in attempts if other is not start and (other["steps"] or 0) > step
@@ -61,7 +62,9 @@ def print_step(terminal: Terminal, shown: dict[str, Any]) -> None:
     if event is not None:
         terminal.heading(f"{what}: bad in stage {event['first_bad_stage']}, action {event['action']}")
         _print_event(terminal, event)
-        _print_evidence(terminal, shown["evidence"])
+        if event["conflict"]:
+            terminal.line("  ranks told different things about this step; see firstbad verify")
+        _print_evidence(terminal, shown["evidence"], event["testified"])
     elif shown["bad"]:
         terminal.heading(f"{what}: bad, and its verdict is not in the ledger (see firstbad verify)")
     else:
@@ -98,7 +101,7 @@ def _print_event(terminal: Terminal, event: dict[str, Any]) -> None:
     terminal.facts(
         {
             "what": f"{event['kind']}, policy {event['policy']}: {event['reason']}",
-            "policy skip would": event["advised_action"] if event["policy"] == "observe" else "have done the same",
+            **({"policy skip would": _ADVICE[event["advised_action"]]} if event["policy"] == "observe" else {}),
             "who": _offender(event),
             "stage": event["first_bad_stage"],
             "micro step": event["micro_step"],
@@ -144,10 +147,11 @@ def _change(before: float | None, after: float | None) -> str | None:
     return None if before is None and after is None else f"{before} -> {after}"
 
 
-def _print_evidence(terminal: Terminal, evidence: list[dict[str, Any]]) -> None:
+def _print_evidence(terminal: Terminal, evidence: list[dict[str, Any]], testified: bool) -> None:
     terminal.line()
     if not evidence:
-        terminal.line("no tensor was recorded: the testimony of the first offender is not in the ledger")
+        why = "" if testified else ", and neither is the elected rank's testimony: batch and module are not known"
+        terminal.line(f"no tensor statistics are in the ledger{why}")
         return
     terminal.line("tensors in the order of observation; good rows are the nearest finite neighbours")
     names = ("rank", "order", "kind", "name", "state", "nan", "+inf", "-inf", "elements", "absmax", "shape", "dtype")

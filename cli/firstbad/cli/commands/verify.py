@@ -53,7 +53,8 @@ def run(options: argparse.Namespace, session: Session) -> int:
 
 
 def _report(terminal: Terminal, attempt: Attempt) -> None:
-    size = f"{attempt.ranks} ranks, {attempt.steps} steps, {attempt.records} records"
+    counts = {"rank": attempt.ranks, "step": attempt.steps, "record": attempt.records}
+    size = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
     terminal.heading(f"{attempt.run_id}, attempt {attempt.attempt}: {size}")
     if attempt.complete:
         terminal.line("  nothing missing, nothing contradictory")
