@@ -41,6 +41,18 @@ def test_a_terminal_shortens_long_ids_only_when_they_do_not_fit() -> None:
     assert "m" * 30 in narrow
 
 
+def test_a_terminal_folds_long_texts_before_it_gives_up_the_table() -> None:
+    """Every character of a long module name is still there, over several lines, and numbers stay whole."""
+    name = "transformer.layers.11.self_attention.linear_qkv.weight"
+    text = table(40, ["module", "nan_count", "elements"], [[name, 123456, 7890123]])
+
+    lines = text.splitlines()
+    assert all(len(line) <= 40 for line in lines)
+    assert "".join(line.split()[0] for line in lines[2:]) == name
+    assert "123456" in text
+    assert "7890123" in text
+
+
 def test_a_table_too_wide_for_the_terminal_becomes_one_block_per_row() -> None:
     """Every value is there in full, ids too, and no line is wider than the terminal."""
     names = [f"column_{place}" for place in range(12)]

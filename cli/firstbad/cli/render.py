@@ -1,8 +1,9 @@
 """
 Output: tables, facts and messages for people; JSON for programs.
 
-On a terminal tables fit its width: long ids are shortened, and a table that would still be too wide is printed as
-one block per row. Elsewhere (a pipe, a file) nothing is shortened, wrapped or coloured, however long the line gets.
+On a terminal tables fit its width: long ids are shortened, texts are folded, and a table that would still be too wide
+is printed as one block per row. Elsewhere (a pipe, a file) nothing is shortened, wrapped or coloured, however long
+the line gets.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from rich.text import Text
 from firstbad.cli.encoding import cell_text, json_text
 
 _UNLIMITED = 1_000_000
+_FOLD_TO = 12
+"""Cells to which a text column may be folded before the whole table becomes blocks."""
 _HEX_ID = re.compile(r"[0-9a-f]{24,}")
-_SPECIAL_STYLES = {"skip": "yellow", "stop": "bold red", "fault": "red", "failed": "bold red", "stopped": "red"}
+_SPECIAL_STYLES = {"BAD": "bold red", "stop": "bold red", "fault": "red", "failed": "bold red", "stopped": "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +87,17 @@ class Terminal:
         if self.width is None:
             self._plain(columns, cells, numeric)
             return
-        if _natural_width(columns, cells) > self.width:
+        if _width(columns, cells, numeric, None) > self.width:
             cells = [[_shortened(cell) for cell in row] for row in cells]
-        if _natural_width(columns, cells) > self.width:
+        if _width(columns, cells, numeric, _FOLD_TO) > self.width:
             self._blocks(columns, [[self._cell(value, digits) for value in row] for row in rows])
             return
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for name, right in zip(columns, numeric, strict=True):
-            table.add_column(Text(name), no_wrap=True, justify="right" if right else "left")
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for place, (name, right) in enumerate(zip(columns, numeric, strict=True)):
+            least = _column_width(name, [row[place] for row in cells], None if right else _FOLD_TO)
+            table.add_column(
+                Text(name), no_wrap=right, overflow="fold", justify="right" if right else "left", min_width=least
+            )
         for row in cells:
             table.add_row(*row)
         self._show(table)
@@ -143,10 +149,18 @@ class Terminal:
             self.line(text.rstrip())
 
 
-def _natural_width(columns: Sequence[str], cells: list[list[Text]]) -> int:
-    widths = [max([cell_len(name), *(row[place].cell_len for row in cells)]) for place, name in enumerate(columns)]
-    # Between two columns stand three cells.
-    return sum(widths) + 3 * (len(widths) - 1)
+def _width(columns: Sequence[str], cells: list[list[Text]], numeric: Sequence[bool], fold_to: int | None) -> int:
+    widths = [
+        _column_width(name, [row[place] for row in cells], None if numeric[place] else fold_to)
+        for place, name in enumerate(columns)
+    ]
+    # Two cells between columns.
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _column_width(name: str, cells: Sequence[Text], fold_to: int | None) -> int:
+    widest = max((cell.cell_len for cell in cells), default=0)
+    return max(cell_len(name), widest if fold_to is None else min(widest, fold_to))
 
 
 def _all_numbers(values: Sequence[Any]) -> bool:

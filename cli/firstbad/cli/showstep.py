@@ -71,7 +71,7 @@ def print_step(terminal: Terminal, shown: dict[str, Any]) -> None:
         terminal.heading(f"{what}: good")
     terminal.line()
     terminal.line("what each rank saw")
-    names = ("rank", "action", "stage", "own stage", "loss", "grad norm", "scale", "lr", "labels", "seconds", "samples")
+    names = ("rank", "action", "stage", "own", "loss", "norm", "scale", "lr", "labels", "s", "samples")
     terminal.table(
         names,
         [
@@ -154,16 +154,15 @@ def _print_evidence(terminal: Terminal, evidence: list[dict[str, Any]], testifie
         terminal.line(f"no tensor statistics are in the ledger{why}")
         return
     terminal.line("tensors in the order of observation; good rows are the nearest finite neighbours")
-    names = ("rank", "order", "kind", "name", "state", "nan", "+inf", "-inf", "elements", "absmax", "shape", "dtype")
+    names = ("rank", "kind", "name", "state", "nan", "+inf", "-inf", "numel", "absmax", "shape", "dtype")
     terminal.table(
         names,
         [
             (
                 row["rank"],
-                row["order_index"],
                 row["kind"],
                 row["name"],
-                "BAD" if row["is_bad"] else "finite",
+                "BAD" if row["is_bad"] else "good",
                 row["nan_count"],
                 row["posinf_count"],
                 row["neginf_count"],
