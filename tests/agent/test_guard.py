@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
+import ledger
 import pytest
 import rankworld
 import scripts
@@ -28,6 +32,36 @@ def test_a_bad_setting_on_one_rank_is_refused_on_every_rank_with_its_value(play:
 
     assert {kind for kind, _ in played.ranks} == {"SettingsMismatch"}
     assert all("rank 2" in text and "sikp" in text for _, text in played.ranks)
+
+
+def test_a_journal_folder_that_one_rank_cannot_make_is_refused_on_every_rank(play: Play) -> None:
+    """Named with its path, before the first step."""
+    played = play(2, Drill(), scripts.no_folder)
+
+    assert {kind for kind, _ in played.ranks} == {"SettingsMismatch"}
+    assert all("rank 1" in text and "below" in text for _, text in played.ranks)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "outcome"),
+    [("", 0, "finished"), ("raise ValueError('boom')", 1, "failed"), ("import sys; sys.exit(3)", 3, "finished")],
+)
+def test_a_guard_made_in_code_writes_its_run_end_when_the_interpreter_ends(
+    tmp_path: Path, ending: str, code: int, outcome: str
+) -> None:
+    """Also when an exception ends it. An exit code of the script's own is not known to it: null."""
+    script = (
+        "import torch; from firstbad.agent import Guard; g = Guard(journal='j', run_id='r')\n"
+        "m = torch.nn.Linear(2, 1); o = torch.optim.SGD(m.parameters(), lr=0.1)\n"
+        "m(torch.ones(1, 2)).sum().backward(); o.step()\n" + ending
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    records = ledger.records(tmp_path / "j")
+
+    assert done.returncode == code, done.stderr
+    assert [record.record for record in records] == ["run_start", "step", "run_end"]
+    assert records[-1].outcome.value == outcome
+    assert records[-1].error_type == ("ValueError" if "boom" in ending else None)
 
 
 @pytest.mark.parametrize("faulty", [False, True])
@@ -113,14 +147,12 @@ def test_bad_values_that_a_model_masks_by_design_are_no_fault(play: Play) -> Non
 
 
 @pytest.mark.parametrize("faulty", [False, True])
-def test_the_guard_may_be_made_before_the_process_group(tmp_path: object, faulty: bool) -> None:
+def test_the_guard_may_be_made_before_the_process_group(tmp_path: Path, faulty: bool) -> None:
     """As the launcher does: the ranks meet inside init_process_group."""
-    import ledger
-
     ranks = rankworld.run(
         2, scripts.late_group, Drill(faults=(Fault("loss", 1),) if faulty else ()), str(tmp_path), group=False
     )
-    records = ledger.records(tmp_path)  # type: ignore[arg-type]
+    records = ledger.records(tmp_path)
 
     assert len({rank["params"] for rank in ranks}) == 1
     assert {record.run_id for record in records} == {"late"}
@@ -162,9 +194,6 @@ def test_evidence_names_the_event_and_is_ordered(play: Play) -> None:
 
 def test_importing_the_agent_changes_nothing_in_the_process() -> None:
     """No torch import, no root logger, no patched function."""
-    import subprocess
-    import sys
-
     code = (
         "import sys, logging; import firstbad.agent; "
         "assert 'torch' not in sys.modules; assert not logging.getLogger().handlers; "

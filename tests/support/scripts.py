@@ -277,3 +277,18 @@ def late_group(rank: int, drill: Drill, journal: str) -> Any:
     guard = Guard(journal=journal, run_id="late")
     rankworld.join(rank, int(os.environ["WORLD_SIZE"]), os.environ["RANKWORLD_FOLDER"])
     return _loop(guard, rank, bad_step=1 if drill.faults else None)
+
+
+def no_folder(rank: int, drill: Drill, journal: str) -> Any:
+    """Rank 1's journal folder is a file."""
+    del drill
+    path = os.path.join(journal, f"rank{rank}")
+    if rank == 1:
+        os.makedirs(journal, exist_ok=True)
+        open(path, "w").close()
+        path = os.path.join(path, "below")
+    try:
+        Guard(journal=path)
+    except RuntimeError as error:
+        return type(error).__name__, str(error)
+    return None

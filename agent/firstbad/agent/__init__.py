@@ -22,9 +22,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from firstbad.agent.settings import Settings, SettingsError
-
 from firstbad.agent.errors import AgentError, ConsensusFailed, RunStopped, SettingsMismatch, StepMismatch
+from firstbad.agent.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from firstbad.agent.guard import Guard

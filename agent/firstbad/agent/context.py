@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from firstbad.agent.settings import Settings
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -19,6 +18,7 @@ from firstbad.agent import identity
 from firstbad.agent.consensus import Consensus, Meeting
 from firstbad.agent.observers.observer import Scene
 from firstbad.agent.recorder import StaticContext
+from firstbad.agent.settings import Settings
 
 GIT_WAIT_SECONDS = 1.0
 

@@ -17,8 +17,6 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from firstbad.agent.journal import Journal
-from firstbad.agent.settings import Settings, SettingsError
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -28,8 +26,9 @@ from firstbad.agent.batches import describe
 from firstbad.agent.consensus import Consensus, Meeting, Terms
 from firstbad.agent.context import CodeOrigin, describe_rank
 from firstbad.agent.decision import Bench, Decision
-from firstbad.agent.errors import AgentError, RunStopped, SettingsMismatch, StepMismatch
+from firstbad.agent.errors import AgentError, RunStopped, StepMismatch
 from firstbad.agent.incidents import IncidentBook
+from firstbad.agent.journal import Journal, prepare
 from firstbad.agent.lanes import LAYOUT, Ballot, Count
 from firstbad.agent.observers.canary import CanaryObserver
 from firstbad.agent.observers.gradients import GradientObserver, NormObserver, ReductionObserver
@@ -40,6 +39,7 @@ from firstbad.agent.observers.parameters import ParameterObserver
 from firstbad.agent.observers.schedule import ScheduleObserver
 from firstbad.agent.policy import Budget
 from firstbad.agent.recorder import Recorder
+from firstbad.agent.settings import Settings, SettingsError
 from firstbad.agent.steering import Steering
 from firstbad.agent.window import Mark, Window
 from firstbad.schema import Action, Outcome, Stage
@@ -64,6 +64,7 @@ class Guard:
     Args:
         settings: where to write and what to do; default: environment and [tool.firstbad].
         refusal: a reason why this rank cannot run; with it every rank raises SettingsMismatch when they meet.
+        at_exit: write the run end when the interpreter ends; the launcher, which knows more, does it itself.
         **overrides: single settings by name, as `policy="observe"`; they win over the environment.
 
     Raises:
@@ -72,7 +73,14 @@ class Guard:
         AgentError: this process has a guard already.
     """
 
-    def __init__(self, settings: Settings | None = None, *, refusal: str | None = None, **overrides: Any) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        refusal: str | None = None,
+        at_exit: bool = True,
+        **overrides: Any,
+    ) -> None:
         global _active
         if _active is not None:
             raise AgentError("this process has a firstbad guard already: the launcher made one, or Guard() ran twice")
@@ -103,6 +111,8 @@ class Guard:
         self._told_unprotected: set[str] = set()
         _active = self
         self._install()
+        if at_exit:
+            _finish_at_exit(self)
 
     # -- what a script calls
 
@@ -231,6 +241,12 @@ class Guard:
         """Collective where there is a process group: agree on settings and identity, open the journal."""
         self._consensus = Consensus.form()
         settings = self.settings
+        try:
+            prepare(settings.journal, identity.host_name())
+        except OSError as error:
+            self._refusal = (
+                self._refusal or f"the journal folder {settings.journal} cannot be used ({error}); see --journal"
+            )
         terms = Terms(
             f"{LAYOUT}, firstbad {identity.agent_version()}, policy {settings.policy.value}, max-consecutive-skips "
             f"{settings.max_consecutive_skips}, max-skip-ratio {settings.max_skip_ratio}",
@@ -467,7 +483,7 @@ def _learning_rate(optimizer: Optimizer) -> float | None:
     return float(rate) if isinstance(rate, int | float) else None
 
 
-def finish_at_exit(guard: Guard) -> None:
+def _finish_at_exit(guard: Guard) -> None:
     """For scripts that made the guard themselves: write the run end when the interpreter ends, errors included."""
     seen: list[BaseException] = []
     previous = sys.excepthook
@@ -486,4 +502,4 @@ def finish_at_exit(guard: Guard) -> None:
     atexit.register(end)
 
 
-__all__ = ["Guard", "SettingsMismatch", "active", "finish_at_exit"]
+__all__ = ["Guard", "active"]

@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from firstbad.agent.journal import Journal
-from firstbad.agent.settings import Settings
-
 from firstbad.agent import identity
 from firstbad.agent.batches import IDS_IN_STEP, SHARDS_IN_STEP, Batch, compact, distinct
 from firstbad.agent.decision import Decision
+from firstbad.agent.journal import Journal
+from firstbad.agent.settings import Settings
 from firstbad.agent.statistics import TensorStatistics
 from firstbad.agent.window import Mark, Window
 from firstbad.schema import Evidence, Outcome, Record, RunEnd, RunStart, Step, Testimony, Verdict

@@ -88,7 +88,7 @@ class Journal:
             max_bytes=_bound(folder) if max_bytes is None else max_bytes,
         )
         _forget_in_children(self)
-        atexit.register(_close_at_exit, weakref.ref(self))
+        atexit.register(_flush_at_exit, weakref.ref(self))
         self._writer.start()
 
     @property
@@ -196,7 +196,8 @@ def _abandon_all() -> None:
         journal.abandon()
 
 
-def _close_at_exit(reference: weakref.ref[Journal]) -> None:
+def _flush_at_exit(reference: weakref.ref[Journal]) -> None:
+    # Not close: the run end may still come, from a callback that was registered earlier and so runs later.
     journal = reference()
     if journal is not None:
-        journal.close()
+        journal.flush(2.0)
