@@ -58,9 +58,7 @@ def test_views_come_one_to_a_file_after_what_they_read() -> None:
     names = [file.name.removesuffix(".sql").split("_", 1)[1] for file in sql_files("views")]
     for name, file, statement in zip(names, sql_files("views"), views(), strict=True):
         assert len(split_statements(file.text)) == 1
-        assert statement.startswith(f"CREATE OR REPLACE VIEW {name}\n") or statement.startswith(
-            f"CREATE OR REPLACE VIEW {name} AS"
-        )
+        assert statement.startswith((f"CREATE OR REPLACE VIEW {name}\n", f"CREATE OR REPLACE VIEW {name} AS"))
         for other in names:
             if other not in seen and other != name:
                 assert f"FROM {other}\n" not in statement

@@ -27,21 +27,16 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize("model", RECORD_TYPES, ids=table_name)
-def test_a_migrated_table_is_the_one_the_model_asks_for(engine: Engine, model: type[Record]) -> None:
+def test_a_migrated_table_is_the_one_the_model_asks_for(engine: Engine, empty: Engine, model: type[Record]) -> None:
     """Columns, types, order, key and engine, against a table rendered from the model."""
-    made = engine.describe(table_name(model))
-    shipped = engine.rows(
-        f"SELECT engine_full FROM system.tables WHERE database = currentDatabase() AND name = '{table_name(model)}'"
-    )
-    engine.command(f"DROP TABLE {table_name(model)}")
     for statement in split_statements(create_table_sql(model)):
-        engine.command(statement)
+        empty.command(statement)
+    how = "SELECT engine_full FROM system.tables WHERE database = '{}' AND name = '{}'"
+    name = table_name(model)
 
-    assert made[:-1] == list(columns(model))
-    assert made == engine.describe(table_name(model))
-    assert shipped == engine.rows(
-        f"SELECT engine_full FROM system.tables WHERE database = currentDatabase() AND name = '{table_name(model)}'"
-    )
+    assert engine.describe(f"migrated.{name}")[:-1] == list(columns(model))
+    assert engine.describe(f"migrated.{name}") == empty.describe(name)
+    assert engine.rows(how.format("migrated", name)) == empty.rows(how.format(empty.database, name))
 
 
 @pytest.mark.parametrize("model", RECORD_TYPES, ids=table_name)

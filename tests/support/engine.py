@@ -44,6 +44,14 @@ class Engine:
         for statement in views():
             self.command(statement)
 
+    def clear(self) -> None:
+        """Empty every table that holds rows, of this database."""
+        self.command(f"USE {self.database}")
+        for (name,) in self.rows(
+            "SELECT name FROM system.tables WHERE database = currentDatabase() AND total_rows > 0 AND engine != 'View'"
+        ):
+            self.command(f"TRUNCATE TABLE {name}")
+
     def insert(self, table: str, names: list[str], values: list[Any]) -> None:
         """Insert one row."""
         self.client.insert(table, [values], column_names=names)

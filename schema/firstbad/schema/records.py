@@ -197,7 +197,8 @@ class Step(Record):
     )
     decision_seconds: Float | None = Field(
         None,
-        description="Time the guard spent on the training thread in this window, seconds, waiting for peers included.",
+        description="Time the guard spent on the training thread in this window, seconds, waiting for peers included; "
+        "null when not measured.",
     )
 
 
@@ -294,7 +295,7 @@ class Testimony(Record):
         None, description="SHA-256 prefix of the RNG states at the decision; null when unknown."
     )
     checkpoint_parent: Name | None = Field(None, description="Last path read by torch.load; null when none.")
-    device: Name | None = Field(None, description="Device, as torch prints it.")
+    device: Name | None = Field(None, description="Device, as torch prints it; null when unknown.")
     device_uuid: Name | None = Field(None, description="UUID of the accelerator; null on CPU.")
     model_commit: Name | None = Field(None, description="Git commit of the script's repository; null outside git.")
     config_hash: Name | None = Field(

@@ -41,7 +41,7 @@ CREATE OR REPLACE VIEW steps
     tp_rank Nullable(UInt32) COMMENT 'Tensor-parallel rank; null when unknown.',
     pp_rank Nullable(UInt32) COMMENT 'Pipeline-parallel rank; null when unknown.',
     step_seconds Nullable(Float64) COMMENT 'Wall time since the previous decision, seconds; null at the first row.',
-    decision_seconds Nullable(Float64) COMMENT 'Time the guard spent on the training thread in this window, seconds, waiting for peers included.',
+    decision_seconds Nullable(Float64) COMMENT 'Time the guard spent on the training thread in this window, seconds, waiting for peers included; null when not measured.',
     host String COMMENT 'Host name of the writing process.',
     seq UInt64 COMMENT 'Place in this rank''s sequence, dense from 0 over all record types of one incarnation; a hole is a lost record.',
     extra String COMMENT 'JSON object of fields that this firstbad does not know; empty when there are none.'

@@ -43,7 +43,7 @@ CREATE OR REPLACE VIEW first_bad_steps
     rng_state_hash Nullable(String) COMMENT 'SHA-256 prefix of the RNG states at the decision; null when unknown.',
     checkpoint_parent Nullable(String) COMMENT 'Last path read by torch.load before the decision; null when none, or without testimony.',
     host Nullable(String) COMMENT 'Host of the elected rank; null when neither testimony nor run start is here.',
-    device Nullable(String) COMMENT 'Device, as torch prints it.',
+    device Nullable(String) COMMENT 'Device, as torch prints it; null when unknown.',
     device_uuid Nullable(String) COMMENT 'UUID of the accelerator; null on CPU.',
     model_commit Nullable(String) COMMENT 'Git commit of the script''s repository; null outside git.',
     tokenizer_hash Nullable(String) COMMENT 'Tokenizer identity; null when not told.',
