@@ -158,6 +158,7 @@ def test_policy_stop_ends_at_the_first_bad_step_on_every_rank(play: Play) -> Non
     played = play(3, Drill(faults=(Fault("grad", 1, 0, 2),), settings={"policy": "stop"}))
 
     assert played.one("error")[0] == "RunStopped"
+    assert {(end.outcome.value, end.step, end.steps) for end in played.of(RunEnd)} == {("stopped", 1, 2)}
     assert {(v.step, v.action.value, v.advised_action.value) for v in played.of(Verdict)} == {(1, "stop", "skip")}
     assert played.one("finite")
 

@@ -46,17 +46,7 @@ def run(world: int, function: Callable[..., Any], *args: Any, timeout: float = 9
             the function calls `join`).
     """
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        pipes = []
-        processes = []
-        for rank in range(world):
-            ours, theirs = _CONTEXT.Pipe(duplex=False)
-            process = _CONTEXT.Process(
-                target=_main, args=(theirs, rank, world, folder, group, function, args), daemon=True
-            )
-            process.start()
-            theirs.close()
-            pipes.append(ours)
-            processes.append(process)
+        pipes, processes = start(world, folder, function, *args, group=group)
         try:
             return _collect(pipes, processes, timeout)
         finally:
@@ -64,6 +54,21 @@ def run(world: int, function: Callable[..., Any], *args: Any, timeout: float = 9
                 if process.is_alive():
                     process.kill()
                 process.join()
+
+
+def start(
+    world: int, folder: str, function: Callable[..., Any], *args: Any, group: bool = True
+) -> tuple[list[Connection], list[Any]]:
+    """Begin `function(rank, *args)` in `world` ranks that share `folder`; their result pipes and processes."""
+    pipes, processes = [], []
+    for rank in range(world):
+        ours, theirs = _CONTEXT.Pipe(duplex=False)
+        process = _CONTEXT.Process(target=_main, args=(theirs, rank, world, folder, group, function, args), daemon=True)
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    return pipes, processes
 
 
 def _collect(pipes: list[Connection], processes: list[Any], timeout: float) -> list[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from typing import Any
 
 import torch
@@ -292,3 +294,40 @@ def no_folder(rank: int, drill: Drill, journal: str) -> Any:
     except RuntimeError as error:
         return type(error).__name__, str(error)
     return None
+
+
+BAD_EVERY = 4
+"""`until_killed` has a bad loss in every step that this divides, but the first."""
+
+
+def until_killed(rank: int, journal: str, run_id: str, truth: str) -> None:
+    """
+    Train until killed, or until a peer is. One line to `truth`<rank> for every optimizer step that returned: step,
+    monotonic nanoseconds, and what the machine took from a thread that sleeps as the journal's writer does, at worst.
+    """
+    guard = Guard(journal=journal, run_id=run_id, max_consecutive_skips=10**6, max_skip_ratio=1.0)
+    model = nn.parallel.DistributedDataParallel(_net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    worst = 0
+
+    def watch() -> None:
+        nonlocal worst
+        while True:
+            begun = time.monotonic_ns()
+            time.sleep(0.005)
+            worst = max(worst, time.monotonic_ns() - begun - 5_000_000)
+
+    threading.Thread(target=watch, daemon=True).start()
+    out = os.open(f"{truth}{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    step = 0
+    try:
+        while True:
+            optimizer.zero_grad()
+            loss = model(torch.full((2, 4), float(rank))).square().mean()
+            bad = step and step % BAD_EVERY == 0 and rank == (step // BAD_EVERY) % 2
+            (loss * float("nan") if bad else loss).backward()
+            optimizer.step()
+            os.write(out, f"{step} {time.monotonic_ns()} {worst}\n".encode())
+            step += 1
+    except RuntimeError as error:
+        guard.__exit__(type(error), error, None)

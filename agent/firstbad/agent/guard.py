@@ -194,7 +194,8 @@ class Guard:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        del kind, traceback
         stopped = Outcome.STOPPED if isinstance(error, RunStopped) else Outcome.FAILED
         self.finish(Outcome.FINISHED if error is None else stopped, error=error)
         self.detach()
@@ -387,8 +388,9 @@ class Guard:
         if count.lowest_step != count.highest_step:
             raise StepMismatch(
                 f"ranks are in different steps: rank {self._consensus.rank} decides step {ballot.step}, the ranks' "
-                f"lowest is {count.lowest_step} and their highest {count.highest_step}. A rank has left out or repeated an "
-                "optimizer step (a local `if isnan(loss): continue`, or uneven data); no update was applied in this step",
+                f"lowest is {count.lowest_step} and their highest {count.highest_step}. A rank has left out or "
+                "repeated an optimizer step (a local `if isnan(loss): continue`, or uneven data); this step's update "
+                "was not applied",
                 lowest=count.lowest_step,
                 highest=count.highest_step,
             )
@@ -414,8 +416,8 @@ class Guard:
             self._steered = False
             self._norm.trusted = False
             logger.warning(
-                "firstbad: the script uses a GradScaler, so it is observed and not steered: bad steps are recorded, but "
-                "whether an update is left out is the scaler's own decision on each rank"
+                "firstbad: the script uses a GradScaler, so it is observed and not steered: bad steps are recorded, "
+                "but whether an update is left out is the scaler's own decision on each rank"
             )
 
     def _tell(self, decision: Decision) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from firstbad.agent import identity
 from firstbad.agent.batches import IDS_IN_STEP, SHARDS_IN_STEP, Batch, compact, distinct
 from firstbad.agent.decision import Decision
+from firstbad.agent.errors import RunStopped
 from firstbad.agent.journal import Journal
 from firstbad.agent.settings import Settings
 from firstbad.agent.statistics import TensorStatistics
@@ -172,9 +173,10 @@ class Recorder:
             # An exception between a backward and its decision belongs to the micro step whose backward ran last,
             # one in a forward to the coming one: the batch told last is of that one.
             micro = window.coming_micro_step if window.pending else window.current_micro_step
+            stopped = isinstance(error, RunStopped)
             fields |= {
-                "step": self.tally.steps,
-                "micro_step": micro,
+                "step": error.step if stopped else self.tally.steps,
+                "micro_step": None if stopped else micro,
                 "global_batch_id": batch.global_batch_id,
                 "shard_id": batch.shards[:64],
                 "sample_ids": compact(batch.samples, 64),

@@ -7,31 +7,37 @@ from pathlib import Path
 
 from firstbad.schema.codec import encode_seal
 
+SEAL = encode_seal()
+
 
 class Segment:
     """
     A segment that only this process writes.
 
-    A frame counts from the moment its last byte is written: a write that fails half-way leaves the offset where it
-    was, so the next attempt goes over the torn bytes and a reader sees "not yet". `room` bytes are allocated at once,
-    so that a full disk cannot stop what must be written; unused room reads as zero bytes and is cut off by `seal`.
+    A frame counts from the moment its last byte is written. A write that fails half-way is cut off again, so a reader
+    sees whole frames and then nothing yet. `room` bytes are allocated at once, so that a full disk cannot stop what
+    must be written; unused room reads as zero bytes and is given back by `seal`. Where no room is to be had, frames
+    are written as long as there is space, and room is asked for again with each.
     """
 
     def __init__(self, path: Path, *, room: int = 0) -> None:
         self.path = path
         self.size = 0
-        self._room = room
+        self.sealed = False
+        self._wanted = room
+        self._room = 0
+        self._listed = False
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        if room:
-            try:
-                os.posix_fallocate(self._fd, 0, room)
-            except OSError:
-                # No room to be had (or a file system that has no such call): events still go out while space lasts.
-                self._room = 0
+        self._allocate()
+
+    @property
+    def bytes_taken(self) -> int:
+        """Bytes that the file takes, allocated room included."""
+        return max(self.size, self._room)
 
     def fits(self, frame: bytes) -> bool:
         """Whether the frame, and a seal after it, lie inside the allocated room (always, without one)."""
-        return not self._room or self.size + len(frame) + len(encode_seal()) <= self._room
+        return not self._room or self.size + len(frame) + len(SEAL) <= self._room
 
     def write(self, frame: bytes) -> None:
         """
@@ -40,22 +46,59 @@ class Segment:
         Raises:
             OSError: it could not be written; the segment is as before.
         """
+        if self._wanted and not self._room:
+            self._allocate()
         view, offset = memoryview(frame), self.size
-        while view:
-            done = os.pwrite(self._fd, view, offset)
-            view, offset = view[done:], offset + done
+        try:
+            while view:
+                done = os.pwrite(self._fd, view, offset)
+                view, offset = view[done:], offset + done
+        except OSError:
+            self._cut()
+            raise
         self.size = offset
 
     def sync(self) -> None:
-        """Bring what is written to the disk itself; waits for it."""
+        """Bring what is written, and the file's name, to the disk itself; waits for it."""
         os.fdatasync(self._fd)
+        if not self._listed:
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+            self._listed = True
 
     def seal(self) -> None:
         """End the segment: nothing follows, unused room is given back. A full disk leaves it unsealed but whole."""
+        self._wanted = 0
         try:
-            self.write(encode_seal())
+            self.write(SEAL)
             os.ftruncate(self._fd, self.size)
         except OSError:
             pass
-        finally:
-            os.close(self._fd)
+        self._room = 0
+        self.sealed = True
+
+    def close(self) -> None:
+        """Give the file back to the system; after `seal`."""
+        os.close(self._fd)
+
+    def _allocate(self) -> None:
+        if not self._wanted:
+            return
+        room = max(self._wanted, self.size + len(SEAL))
+        try:
+            os.posix_fallocate(self._fd, 0, room)
+            self._room = room
+        except OSError:
+            self._room = 0
+
+    def _cut(self) -> None:
+        # Torn bytes inside the room are written over by the next frame; cutting them off would give the room away.
+        if self._room:
+            return
+        try:
+            os.ftruncate(self._fd, self.size)
+        except OSError:
+            pass

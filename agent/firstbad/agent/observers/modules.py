@@ -76,8 +76,8 @@ class ModuleObserver(Observer):
             return
         self.scene.models.add(root)
         before, after = self.watch(self._before), self.watch(self._after)
-        root.register_forward_pre_hook(lambda module, args, kwargs: before(module, args, kwargs), with_kwargs=True)
-        root.register_forward_hook(lambda module, args, output: after(module, output), always_call=True)
+        root.register_forward_pre_hook(before, with_kwargs=True)
+        root.register_forward_hook(after, always_call=True)
         self._first = True
         self._on_found(root)
         self.scene.models.ran(root)
@@ -93,7 +93,7 @@ class ModuleObserver(Observer):
         self._on_entered(root)
         return True
 
-    def _after(self, root: nn.Module, output: Any) -> None:
+    def _after(self, root: nn.Module, _args: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or self._inside is not root:
             return
         if self._first:
