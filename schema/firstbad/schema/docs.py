@@ -27,8 +27,8 @@ def records_page() -> str:
         "# Records",
         _NOTE,
         (
-            "What an agent may say. A record is one JSON object in a journal frame and one row in the ledger. `null` means "
-            "not known; NaN, Infinity and -Infinity are values. Evolution rules: schema/README.md."
+            "What an agent may say. A record is one JSON object in a journal frame and one row in the ledger. `null` "
+            "means not known; NaN, Infinity and -Infinity are values. Evolution rules: schema/README.md."
         ),
         "## Carried by every record",
         _table(Record, Record.model_fields),
@@ -58,10 +58,10 @@ def views_page() -> str:
         "# Views",
         _NOTE,
         (
-            "The public SQL of the ledger. These views and columns change only by the evolution rules in schema/README.md; "
-            "tables and views whose names begin with `internal_` or end in `_records` may change at any time. "
-            "A view shows delivered copies once and never turns unknown into 0: null means not known. "
-            "Order by step and seq, not by time."
+            "The public SQL of the ledger. These views and columns change only by the evolution rules in "
+            "schema/README.md; tables and views whose names begin with `internal_` or end in `_records` "
+            "may change at any time. A view shows delivered copies once and never turns unknown into 0: null means "
+            "not known. Order by step and seq, not by time."
         ),
         "\n".join(
             f"- [{view.name}](#{view.name}): {view.description}"
