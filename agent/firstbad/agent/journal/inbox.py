@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from firstbad.schema import Record
@@ -81,10 +82,8 @@ class Inbox:
 
     def ring(self) -> None:
         """Wake the writer; any number of rings before it wakes are one."""
-        try:
+        with suppress(RuntimeError):  # it has been rung already
             self._bell.release()
-        except RuntimeError:
-            pass  # it has been rung already
 
     def listen(self, seconds: float) -> None:
         """Sleep until somebody rings, or `seconds` have passed."""

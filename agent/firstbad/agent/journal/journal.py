@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import re
-import shutil
 import socket
-import threading
-import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from firstbad.agent.journal.encoding import Encoder
 from firstbad.agent.journal.gaps import Gaps
-from firstbad.agent.journal.lane import Lane
-from firstbad.agent.journal.writer import Entry, Queue, Ticket, Writer
+from firstbad.agent.journal.inbox import Inbox, Item
+from firstbad.agent.journal.space import bound
+from firstbad.agent.journal.writer import Limits, Writer
 from firstbad.schema import GapReason, Record
 
 MIB = 1024 * 1024
-Item = tuple[type[Record], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +44,11 @@ class Journal:
         run_id, incarnation, rank: whose records these are.
         host: host name, for the folder and the records; default: this machine's.
         max_bytes: bound of this process's files; past it step rows are dropped and counted, events go on. Default:
-            1 GiB, in a memory file system a quarter of what is free there.
+            1 GiB; in a memory file system a quarter of what is free there, shared by the LOCAL_WORLD_SIZE ranks.
         queue_size: step rows that may wait for the writer; past it they are dropped and counted.
-        event_room: bytes allocated at once for events.
-        segment_bytes: size at which a segment of step rows ends.
+        event_room: bytes allocated at once for events, at most a quarter of `max_bytes`.
+        segment_bytes: size at which a segment ends, at most an eighth of `max_bytes`: only ended segments can be
+            loaded and deleted, which is what makes place again.
 
     Raises:
         OSError: the folder cannot be made or written.
@@ -72,21 +70,14 @@ class Journal:
         host = host or socket.gethostname() or "localhost"
         folder = prepare(directory, host)
         stem = folder / f"{_plain(run_id)[:80]}-{incarnation}-r{rank}-p{os.getpid()}"
-        self._gaps = Gaps()
-        self._queue = Queue(queue_size)
-        self._sequence = itertools.count()
-        self._lock = threading.Lock()
+        held = bound(folder, _local_ranks()) if max_bytes is None else max_bytes
+        limits = Limits(held=held, segment=min(segment_bytes, held // 8), room=min(event_room, held // 4))
         self._closed = False
         self._timeouts = 0
-        self._writer = Writer(
-            Lane(stem, "events", limit=segment_bytes, room=event_room),
-            Lane(stem, "steps", limit=segment_bytes),
-            self._queue,
-            self._gaps,
-            envelope={"run_id": run_id, "incarnation": incarnation, "rank": rank, "host": host},
-            next_seq=lambda: next(self._sequence),
-            max_bytes=_bound(folder) if max_bytes is None else max_bytes,
-        )
+        self._gaps = Gaps()
+        self._inbox = Inbox(queue_size)
+        encoder = Encoder(run_id=run_id, incarnation=incarnation, rank=rank, host=host)
+        self._writer = Writer(stem, limits, self._inbox, self._gaps, encoder)
         _forget_in_children(self)
         atexit.register(_flush_at_exit, weakref.ref(self))
         self._writer.start()
@@ -100,58 +91,42 @@ class Journal:
         """Hand over a step row. Never waits; `fields` now belongs to the journal. A full queue drops it, counted."""
         if self._closed:
             return
-        with self._lock:
-            seq = next(self._sequence)
-            kept = self._queue.put_step(Entry(seq, time.time_ns() // 1_000, model, fields))
-        if not kept:
-            self._gaps.add(seq, GapReason.QUEUE_FULL)
+        dropped = self._inbox.put_row(model, fields)
+        if dropped is not None:
+            self._gaps.add(dropped, GapReason.QUEUE_FULL)
 
     def append_event(self, items: Sequence[Item], wait_seconds: float = 1.0) -> bool:
         """
         Hand over records that belong together and wait until write(2) has taken them.
 
-        Returns: whether they are written; False after `wait_seconds` (counted), and the writer goes on trying.
+        Returns: whether they are written (one that breaks its own schema is left out and counted); False after
+        `wait_seconds` (counted), and the writer goes on trying.
         """
         if self._closed or not items:
             return not items
-        ticket = self._enqueue(items)
-        if ticket.wait(wait_seconds):
+        if self._inbox.put_event(items).wait(wait_seconds):
             return True
         self._timeouts += 1
         return False
 
     def flush(self, wait_seconds: float = 1.0) -> bool:
         """Wait until everything handed over so far is written or counted as dropped."""
-        if self._closed:
-            return True
-        ticket = Ticket()
-        self._queue.put_marker(ticket)
-        return ticket.wait(wait_seconds)
+        return self._closed or self._inbox.put_marker().wait(wait_seconds)
 
     def close(self, items: Sequence[Item] = (), wait_seconds: float = 5.0) -> bool:
         """
-        Write `items` last, seal the segments, end the writer. Only the first call counts.
+        Write what waits, then `items` as the very last, seal the segments, end the writer. Only the first call counts.
 
         Returns: whether all of it was done within `wait_seconds`; the process may end either way.
         """
         if self._closed:
             return True
-        if items:
-            self._enqueue(items)
         self._closed = True
-        return self._writer.stop(wait_seconds)
+        return self._writer.stop(items, wait_seconds)
 
     def abandon(self) -> None:
         """Never write again in this process: it is a forked child, and the files are the parent's."""
         self._closed = True
-
-    def _enqueue(self, items: Sequence[Item]) -> Ticket:
-        ticket = Ticket()
-        now = time.time_ns() // 1_000
-        with self._lock:
-            entries = [Entry(next(self._sequence), now, model, fields) for model, fields in items]
-            self._queue.put_event(entries, ticket)
-        return ticket
 
 
 def prepare(directory: Path, host: str) -> Path:
@@ -173,10 +148,9 @@ def _plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", name).lstrip(".") or "_"
 
 
-def _bound(folder: Path) -> int:
-    if str(folder.resolve()).startswith("/dev/shm/"):  # noqa: S108 - asked about, not written to
-        return shutil.disk_usage(folder).free // 4
-    return 1024 * MIB
+def _local_ranks() -> int:
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(told) if told.isdecimal() else 1
 
 
 _living: weakref.WeakSet[Journal] = weakref.WeakSet()

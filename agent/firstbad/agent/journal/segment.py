@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from firstbad.schema.codec import encode_seal
@@ -23,12 +24,11 @@ class Segment:
     def __init__(self, path: Path, *, room: int = 0) -> None:
         self.path = path
         self.size = 0
-        self.sealed = False
         self._wanted = room
         self._room = 0
         self._listed = False
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._allocate()
+        self._allocate(0)
 
     @property
     def bytes_taken(self) -> int:
@@ -46,8 +46,8 @@ class Segment:
         Raises:
             OSError: it could not be written; the segment is as before.
         """
-        if self._wanted and not self._room:
-            self._allocate()
+        if not self._room:
+            self._allocate(len(frame))
         view, offset = memoryview(frame), self.size
         try:
             while view:
@@ -72,33 +72,30 @@ class Segment:
     def seal(self) -> None:
         """End the segment: nothing follows, unused room is given back. A full disk leaves it unsealed but whole."""
         self._wanted = 0
-        try:
+        with suppress(OSError):
+            # Cut first: whoever sees the seal must find nothing behind it.
+            os.ftruncate(self._fd, self.size + len(SEAL))
             self.write(SEAL)
-            os.ftruncate(self._fd, self.size)
-        except OSError:
-            pass
         self._room = 0
-        self.sealed = True
 
     def close(self) -> None:
         """Give the file back to the system; after `seal`."""
         os.close(self._fd)
 
-    def _allocate(self) -> None:
+    def _allocate(self, length: int) -> None:
+        """Ask for room, for a frame of `length` bytes at least; without it things go on as long as there is space."""
         if not self._wanted:
             return
-        room = max(self._wanted, self.size + len(SEAL))
+        room = max(self._wanted, self.size + length + len(SEAL))
         try:
             os.posix_fallocate(self._fd, 0, room)
-            self._room = room
         except OSError:
-            self._room = 0
+            return
+        self._room = room
 
     def _cut(self) -> None:
         # Torn bytes inside the room are written over by the next frame; cutting them off would give the room away.
         if self._room:
             return
-        try:
+        with suppress(OSError):
             os.ftruncate(self._fd, self.size)
-        except OSError:
-            pass

@@ -18,7 +18,7 @@ class Syncer:
 
     def __init__(self, complain: Callable[[OSError], None]) -> None:
         self._complain = complain
-        self._due: deque[Segment] = deque()
+        self._due: deque[tuple[Segment, bool]] = deque()
         self._bell = threading.Semaphore(0)
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="firstbad-sync", daemon=True)
@@ -29,9 +29,13 @@ class Syncer:
 
     def request(self, segment: Segment) -> None:
         """Sync the segment soon."""
-        if not self._due or self._due[-1] is not segment:
-            self._due.append(segment)
-            self._bell.release()
+        self._due.append((segment, False))
+        self._bell.release()
+
+    def retire(self, segment: Segment) -> None:
+        """Sync the segment for the last time, then close it."""
+        self._due.append((segment, True))
+        self._bell.release()
 
     def end(self, wait_seconds: float) -> None:
         """Finish what is due, for at most `wait_seconds`; what is written is safe from this process's death anyway."""
@@ -43,15 +47,17 @@ class Syncer:
         block_signals()
         while True:
             self._bell.acquire()
+            # Taken before the sync: what is written during it gets a sync of its own.
+            due: dict[Segment, bool] = {}
             while self._due:
-                # Taken before the sync: what is written during it gets a sync of its own.
-                segment = self._due.popleft()
-                last = segment.sealed
+                segment, last = self._due.popleft()
+                due[segment] = last
+            for segment, last in due.items():
                 try:
                     segment.sync()
                 except OSError as error:
                     self._complain(error)
-                if last and segment not in self._due:
+                if last:
                     segment.close()
-            if self._ending:
+            if self._ending and not self._due:
                 return

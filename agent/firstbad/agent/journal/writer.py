@@ -1,4 +1,4 @@
-"""The writer thread: takes entries off the queue, makes records of them, and puts frames into the lanes."""
+"""The writer thread: takes entries off the inbox, makes records of them, and puts frames into the lanes."""
 
 from __future__ import annotations
 
@@ -7,233 +7,213 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
+from firstbad.agent.journal.encoding import Encoder, frames
 from firstbad.agent.journal.gaps import Gaps
+from firstbad.agent.journal.inbox import Entry, Inbox, Item, Ticket
 from firstbad.agent.journal.lane import Lane
-from firstbad.schema import FrameError, Gap, GapReason, Record, encode_record
+from firstbad.agent.journal.signals import block_signals
+from firstbad.agent.journal.syncer import Syncer
+from firstbad.schema import Gap, GapReason
 
 logger = logging.getLogger("firstbad.agent")
 
 POLL_SECONDS = 0.02
-"""Longest time that a step row waits for the writer: well under the 50 ms that are promised."""
+"""Longest time that a row waits for the writer: well under the 50 ms that are promised."""
 SLICE = 100
-"""Records encoded at once; then the interpreter lock is given up, so that a backlog does not slow training."""
+"""Rows encoded at once; then the writer sleeps, so that a backlog does not keep the interpreter lock from training."""
+BREATH_SECONDS = 0.001
+"""Sleep between slices. Zero would often win the lock back before the training thread has woken up."""
 RETRY_SECONDS = 0.1
 """Pause before an event that could not be written is tried again."""
+RECOUNT_SECONDS = 1.0
+"""At its bound, the journal looks this often whether somebody has loaded and deleted segments."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A record to be made: its place, its time, its type, its fields."""
+class Limits:
+    """
+    Sizes in bytes.
 
-    seq: int
-    ts: int
-    model: type[Record]
-    fields: dict[str, Any]
+    Attributes:
+        held: what all segments in the folder may take before rows stop.
+        segment: size at which a segment ends.
+        room: allocated at once for events.
+    """
 
-
-class Ticket:
-    """Somebody waits for entries to be written."""
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it was done within `seconds`."""
-        return self._done.wait(seconds)
-
-    def done(self) -> None:
-        """It is."""
-        self._done.set()
-
-
-class Queue:
-    """What waits for the writer: step rows (bounded), and events with the tickets of those who wait for them."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self.steps: deque[Entry] = deque()
-        self.events: deque[tuple[list[Entry], Ticket]] = deque()
-        self.wake = threading.Event()
-
-    def put_step(self, entry: Entry) -> bool:
-        """False when the queue is full. Does not wake the writer: that costs the training thread more than the row."""
-        if len(self.steps) >= self._size:
-            return False
-        self.steps.append(entry)
-        return True
-
-    def put_event(self, entries: list[Entry], ticket: Ticket) -> None:
-        """Events are never refused."""
-        self.events.append((entries, ticket))
-        self.wake.set()
-
-    def put_marker(self, ticket: Ticket) -> None:
-        """A ticket that is done when the rows before it are."""
-        self.steps.append(Entry(-1, 0, Record, {"ticket": ticket}))
-        self.wake.set()
+    held: int
+    segment: int
+    room: int
 
 
 class Writer:
-    """Owns both lanes. `start` begins the thread, `stop` drains, seals and ends it."""
+    """
+    Owns both lanes. `start` begins the thread, `stop` drains, seals and ends it.
 
-    def __init__(
-        self,
-        events: Lane,
-        steps: Lane,
-        queue: Queue,
-        gaps: Gaps,
-        *,
-        envelope: dict[str, Any],
-        next_seq: Callable[[], int],
-        max_bytes: int,
-    ) -> None:
+    Raises:
+        OSError: the first segments cannot be made.
+    """
+
+    def __init__(self, stem: Path, limits: Limits, inbox: Inbox, gaps: Gaps, encoder: Encoder) -> None:
         self.written = 0
-        self._events = events
-        self._steps = steps
-        self._queue = queue
+        self._limits = limits
+        self._inbox = inbox
         self._gaps = gaps
-        self._envelope = envelope
-        self._next_seq = next_seq
-        self._max_bytes = max_bytes
-        self._stopping = False
+        self._encoder = encoder
         self._told: set[str] = set()
-        self._admissions: list[bytes] = []
-        self._to_sync = threading.Event()
+        self._syncer = Syncer(lambda error: self._tell("sync", "written, but not forced to the disk (%s)", error))
+        retire = self._syncer.retire
+        self._events = Lane(stem, "events", limit=limits.segment, room=limits.room, ended=retire)
+        self._rows = Lane(stem, "steps", limit=limits.segment, ended=retire)
+        # Frames of events, each with its number of records and with whom to tell when it is written.
+        self._pending: deque[tuple[bytes, int, list[Ticket]]] = deque()
+        self._retry_at = 0.0
+        self._recounted_at = 0.0
+        self._stopping = False
+        self._last: Sequence[Item] = ()
         self._thread = threading.Thread(target=self._run, name="firstbad-journal", daemon=True)
-        self._syncer = threading.Thread(target=self._sync, name="firstbad-sync", daemon=True)
 
     def start(self) -> None:
         """Begin writing."""
-        self._thread.start()
         self._syncer.start()
+        self._thread.start()
 
-    def stop(self, wait_seconds: float) -> bool:
-        """Write everything, seal, end; whether that was done in time."""
+    def stop(self, last: Sequence[Item], wait_seconds: float) -> bool:
+        """Write everything, admit what was dropped, write `last`, seal, end; whether that was done in time."""
+        deadline = time.monotonic() + wait_seconds
+        self._last = last
         self._stopping = True
-        self._queue.wake.set()
+        self._inbox.ring()
         self._thread.join(wait_seconds)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        self._syncer.end(min(1.0, max(0.0, deadline - time.monotonic())))
+        return True
 
     def _run(self) -> None:
+        block_signals()
         while True:
             stopping = self._stopping
-            self._queue.wake.wait(POLL_SECONDS)
-            self._queue.wake.clear()
             try:
-                drained = self._drain()
-                self._admit_gaps()
-                drained = drained and not self._admissions
+                done = self._work(everything=stopping)
             except Exception as error:
-                self._tell("writer", "the journal's writer failed (%s); it goes on with what follows", error)
-                drained = False
-            if stopping and drained:
+                self._tell("writer", "the journal's writer failed (%r); it goes on with what follows", error)
+                done = False
+            if done and stopping:
                 break
+            self._inbox.listen(POLL_SECONDS)
         self._events.end()
-        self._steps.end()
+        self._rows.end()
 
-    def _drain(self) -> bool:
-        """Write what waits; events first. False when an event could not be written and stays at the head."""
-        while self._queue.events or self._queue.steps:
-            if not self._write_events():
-                time.sleep(RETRY_SECONDS)
+    def _work(self, *, everything: bool) -> bool:
+        """Write what waits, events first; whether nothing is left."""
+        while True:
+            self._take_events()
+            self._write_pending()
+            self._write_rows()
+            self._write_pending()
+            if self._pending:
                 return False
-            self._write_steps()
-            time.sleep(0)
-        return True
+            drained = self._inbox.empty()
+            if holes := self._gaps.take(everything=everything and drained):
+                self._inbox.put_event([(Gap, hole) for hole in holes])
+            elif not drained:
+                time.sleep(BREATH_SECONDS)
+            elif everything and self._last:
+                self._inbox.put_event(self._last)
+                self._last = ()
+            else:
+                return True
 
-    def _write_events(self) -> bool:
-        while self._queue.events:
-            entries, ticket = self._queue.events[0]
-            lines = [line for entry in entries if (line := self._encode(entry)) is not None]
-            try:
-                for start in range(0, len(lines), SLICE):
-                    self._events.write(lines[start : start + SLICE])
-            except FrameError as error:
-                for entry in entries:
-                    self._gaps.add(entry.seq, GapReason.INVALID, str(error))
-                lines = []
-            except OSError as error:
-                self._tell("events", "an event could not be written (%s); trying again until it can", error)
-                return False
-            self._queue.events.popleft()
-            self.written += len(lines)
-            ticket.done()
-            self._to_sync.set()
-        return True
+    def _take_events(self) -> None:
+        while self._inbox.events:
+            entries, ticket = self._inbox.events.popleft()
+            made = frames(line for _, line in self._lines(entries))
+            self._pending += [(frame, count, []) for frame, count in made] or [(b"", 0, [])]
+            self._pending[-1][2].append(ticket)
 
-    def _write_steps(self) -> None:
+    def _write_pending(self) -> None:
+        if not self._pending or time.monotonic() < self._retry_at:
+            return
+        try:
+            while self._pending:
+                frame, count, tickets = self._pending[0]
+                if frame:
+                    self._events.write(frame)
+                    self._syncer.request(self._events.segment)
+                self._pending.popleft()
+                self.written += count
+                for ticket in tickets:
+                    ticket.done()
+        except OSError as error:
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            self._tell("events", "an event could not be written (%s); trying again until it can", error)
+
+    def _write_rows(self) -> None:
         entries: list[Entry] = []
         tickets: list[Ticket] = []
-        while self._queue.steps and len(entries) < SLICE:
-            entry = self._queue.steps.popleft()
-            if entry.seq < 0:
-                tickets.append(entry.fields["ticket"])
+        while self._inbox.rows and len(entries) < SLICE:
+            row = self._inbox.rows.popleft()
+            if isinstance(row, Ticket):
+                tickets.append(row)
             else:
-                entries.append(entry)
+                entries.append(row)
         if entries:
             self._write_slice(entries)
-        for ticket in tickets:
-            ticket.done()
+        if tickets:
+            # Who flushes waits for the events of before, too.
+            self._take_events()
+            self._pending.append((b"", 0, tickets))
 
     def _write_slice(self, entries: list[Entry]) -> None:
-        if self._steps.bytes_held() + self._events.bytes_held() >= self._max_bytes:
-            self._drop(entries, GapReason.JOURNAL_FULL, f"the journal has reached its bound of {self._max_bytes} bytes")
+        if self._bound_reached():
+            self._drop(entries, GapReason.JOURNAL_FULL, f"the journal has reached its bound, {self._limits.held} bytes")
             return
-        encoded = [(entry, line) for entry in entries if (line := self._encode(entry)) is not None]
-        try:
-            if encoded:
-                self._steps.write([line for _, line in encoded])
-            self.written += len(encoded)
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            reason = GapReason.JOURNAL_FULL if full else GapReason.WRITE_FAILED
-            self._drop([entry for entry, _ in encoded], reason, str(error))
+        made = self._lines(entries)
+        for frame, count in list(frames(line for _, line in made)):
+            try:
+                self._rows.write(frame)
+            except OSError as error:
+                reason = GapReason.JOURNAL_FULL if error.errno in _FULL else GapReason.WRITE_FAILED
+                self._drop([entry for entry, _ in made[:count]], reason, str(error))
+            else:
+                self.written += count
+                self._gaps.end()
+            del made[:count]
+
+    def _bound_reached(self) -> bool:
+        if self._rows.bytes_held() + self._events.bytes_held() < self._limits.held:
+            return False
+        now = time.monotonic()
+        if now - self._recounted_at > RECOUNT_SECONDS:
+            self._recounted_at = now
+            self._rows.recount()
+            self._events.recount()
+        return self._rows.bytes_held() + self._events.bytes_held() >= self._limits.held
+
+    def _lines(self, entries: list[Entry]) -> list[tuple[Entry, bytes]]:
+        """The records that can be made; the others are counted."""
+        made = []
+        for entry in entries:
+            try:
+                made.append((entry, self._encoder.line(entry)))
+            except ValueError as error:
+                self._tell("invalid", "a record of the agent breaks its own schema and is dropped: %s", error)
+                self._gaps.add(entry[0], GapReason.INVALID, str(error))
+        return made
 
     def _drop(self, entries: list[Entry], reason: GapReason, detail: str) -> None:
         self._tell(reason.value, "step rows are dropped and counted: %s", detail)
         for entry in entries:
-            self._gaps.add(entry.seq, reason, detail)
-
-    def _encode(self, entry: Entry) -> bytes | None:
-        try:
-            return encode_record(entry.model(**self._envelope, seq=entry.seq, ts=entry.ts, **entry.fields))
-        except Exception as error:
-            self._tell("invalid", "a record of the agent breaks its own schema and is dropped: %s", error)
-            self._gaps.add(entry.seq, GapReason.INVALID, str(error)[:1000])
-            return None
-
-    def _admit_gaps(self) -> None:
-        """Say what was dropped. A Gap's own number is taken once; it is tried until it is written."""
-        if not self._admissions:
-            now = time.time_ns() // 1_000
-            self._admissions = [
-                encode_record(Gap(**self._envelope, seq=self._next_seq(), ts=now, **hole)) for hole in self._gaps.take()
-            ]
-        if not self._admissions:
-            return
-        try:
-            self._events.write(self._admissions)
-        except OSError as error:
-            self._tell("gaps", "dropped records could not be admitted yet (%s)", error)
-            return
-        self.written += len(self._admissions)
-        self._admissions = []
-
-    def _sync(self) -> None:
-        """Bring events to the disk itself, away from the writer: a slow disk must not delay the next row."""
-        while self._thread.is_alive():
-            if self._to_sync.wait(0.5):
-                self._to_sync.clear()
-                try:
-                    self._events.segment.sync()
-                except OSError as error:
-                    self._tell("sync", "an event is written but could not be forced to the disk (%s)", error)
+            self._gaps.add(entry[0], reason, detail)
 
     def _tell(self, what: str, message: str, *details: object) -> None:
         if what not in self._told:
             self._told.add(what)
-            logger.warning("firstbad: " + message, *details)
+            with suppress(Exception):  # a handler of the script's own logging may raise; the writer must live on
+                logger.warning("firstbad: " + message, *details)
