@@ -115,8 +115,8 @@ def _data(screen: Screen, folder: Path) -> tuple[list[Sample], Order]:
     without = sum(not count for count in labels)
     screen.say(
         f"{len(samples):,} functions of Python {sys.version.split()[0]}. Signature and docstring are the prompt, "
-        f"masked in the loss; the body is the answer; all cut at {recipe.context} tokens. In {without:,} of them the prompt "
-        f"fills the window: no label is left. When all {recipe.batch} samples of a micro-batch are such, "
+        f"masked in the loss; the body is the answer; all cut at {recipe.context} tokens. In {without:,} of them the "
+        f"prompt fills the window: no label is left. When all {recipe.batch} samples of a micro-batch are such, "
         "(token_loss * mask).sum() / mask.sum() is 0/0."
     )
     screen.say(f"Seed {order.seed}: {recipe.rule}. Same library, same order.", "dim")
@@ -150,7 +150,7 @@ def _conclude(
     checks = [
         Check(
             not wrong and bool(expected),
-            f"the ledger names step, micro step, rank, stage and samples of all {len(expected)} bad steps, and no other",
+            f"the ledger names micro step, rank, stage and samples of all {len(expected)} bad steps, and no other",
         ),
         *judge(bare, guarded, order, screen.recipe, story.step_rows, unlike),
     ]
