@@ -116,8 +116,9 @@ def _print(results: Any, own: Any, parameters: int, options: argparse.Namespace)
             cells.append(f"{guard * 1e3:>10.3f}{guard / 0.25 * 100:>13.2f}")
         print("".join(cells))
     print(
-        f"\n{parameters / 1e6:.2f} M parameters, 2 gloo ranks, {options.rounds} rounds of {options.steps} steps; medians, "
-        f"ratios paired by round. torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} CPUs.\n"
+        f"\n{parameters / 1e6:.2f} M parameters, 2 gloo ranks, {options.rounds} rounds of {options.steps} steps; "
+        f"medians, ratios paired by round. torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{os.cpu_count()} CPUs.\n"
         f"python -m benchmarks.overhead --rounds {options.rounds} --steps {options.steps} --width {options.width} "
         f"--layers {options.layers} --batch {options.batch}"
     )

@@ -15,7 +15,7 @@ from drills import Drill, Fault
 from played import Play, dense
 
 from firstbad.agent.recorder import Recorder
-from firstbad.schema import Evidence, RunEnd, RunStart, Step, Verdict
+from firstbad.schema import Evidence, RunEnd, RunStart, Step, Testimony, Verdict
 
 
 def test_ranks_with_different_settings_are_refused_on_every_rank_naming_the_odd_one(play: Play) -> None:
@@ -204,3 +204,27 @@ def test_importing_the_agent_changes_nothing_in_the_process() -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert logging.getLogger("firstbad.agent").handlers == []
+
+
+def test_a_bad_checkpoint_loaded_in_mid_run_is_stage_param_and_its_path_is_kept(play: Play) -> None:
+    """Not blamed on the data of the step that came after; the script's random state is never touched."""
+    played = play(1, Drill(), scripts.resumes)
+
+    assert [(v.step, v.first_bad_stage, v.action.value) for v in played.of(Verdict)] == [
+        (2, "param", "skip"),
+        (3, "param", "skip"),
+    ]
+    testimony = played.of(Testimony)[0]
+    assert (testimony.parameter, testimony.checkpoint_parent) == ("2.weight", played.ranks[0]["path"])
+    assert testimony.rng_state_hash
+    assert played.ranks[0]["rng_untouched"]
+
+
+def test_the_guard_takes_no_second_pass_over_gradients_whose_norm_is_there(play: Play) -> None:
+    """Every norm in the profile of a clipping script's step is the script's own; without a clip there is one of ours."""
+    with_guard = play(1, Drill(clip=1.0), scripts.profiled).ranks[0]
+    without = play(1, Drill(clip=1.0, guard=False), scripts.profiled).ranks[0]
+    unclipped = play(1, Drill(), scripts.profiled).ranks[0]
+
+    assert with_guard == without
+    assert unclipped

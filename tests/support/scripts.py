@@ -331,3 +331,45 @@ def until_killed(rank: int, journal: str, run_id: str, truth: str) -> None:
             step += 1
     except RuntimeError as error:
         guard.__exit__(type(error), error, None)
+
+
+def resumes(rank: int, drill: Drill, journal: str) -> Any:
+    """Loads a checkpoint whose weights hold a NaN after two good steps, as a resume in the middle of a run does."""
+    guard = Guard(journal=journal)
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    path = os.path.join(journal, f"bad{rank}.pt")
+    states = []
+    del drill
+    for step in range(4):
+        if step == 2:
+            bad = {name: value.clone() for name, value in model.state_dict().items()}
+            bad["2.weight"][0, 0] = float("nan")
+            torch.save(bad, path)
+            model.load_state_dict(torch.load(path))
+        optimizer.zero_grad()
+        generator = torch.random.get_rng_state()
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        states.append(torch.equal(generator, torch.random.get_rng_state()))
+    guard.__exit__(None, None, None)
+    return {"path": path, "rng_untouched": all(states)}
+
+
+def profiled(rank: int, drill: Drill, journal: str) -> Any:
+    """How often each operator ran in one optimizer step of a script that clips, with a guard or without."""
+    guard = Guard(journal=journal) if drill.guard else None
+    del rank
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.ones(1, 4)).sum().backward()
+        with torch.profiler.profile() as profile:
+            if drill.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), drill.clip)
+            optimizer.step()
+        counts = {event.key: event.count for event in profile.key_averages() if step == 3}
+    if guard is not None:
+        guard.__exit__(None, None, None)
+    return {name: count for name, count in counts.items() if "norm" in name}

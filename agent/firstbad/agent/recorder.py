@@ -173,10 +173,9 @@ class Recorder:
             # An exception between a backward and its decision belongs to the micro step whose backward ran last,
             # one in a forward to the coming one: the batch told last is of that one.
             micro = window.coming_micro_step if window.pending else window.current_micro_step
-            stopped = isinstance(error, RunStopped)
             fields |= {
-                "step": error.step if stopped else self.tally.steps,
-                "micro_step": None if stopped else micro,
+                "step": error.step if isinstance(error, RunStopped) else self.tally.steps,
+                "micro_step": None if isinstance(error, RunStopped) else micro,
                 "global_batch_id": batch.global_batch_id,
                 "shard_id": batch.shards[:64],
                 "sample_ids": compact(batch.samples, 64),
