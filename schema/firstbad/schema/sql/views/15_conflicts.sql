@@ -46,8 +46,15 @@ FROM
         max(t.ts) AS last_ts,
         max(t.ingest_ts) AS last_ingest_ts
     FROM run_start_records AS t
+    INNER JOIN
+    (
+        SELECT run_id, incarnation, rank
+        FROM run_start_records
+        GROUP BY run_id, incarnation, rank
+        HAVING min(content_hash) != max(content_hash)
+    ) AS k
+        ON t.run_id = k.run_id AND t.incarnation = k.incarnation AND t.rank = k.rank
     GROUP BY t.run_id, t.incarnation, t.rank
-    HAVING min(t.content_hash) != max(t.content_hash)
     UNION ALL
     SELECT
         'step' AS record,
@@ -63,8 +70,15 @@ FROM
         max(t.ts) AS last_ts,
         max(t.ingest_ts) AS last_ingest_ts
     FROM step_records AS t
+    INNER JOIN
+    (
+        SELECT run_id, incarnation, step, rank
+        FROM step_records
+        GROUP BY run_id, incarnation, step, rank
+        HAVING min(content_hash) != max(content_hash)
+    ) AS k
+        ON t.run_id = k.run_id AND t.incarnation = k.incarnation AND t.step = k.step AND t.rank = k.rank
     GROUP BY t.run_id, t.incarnation, t.step, t.rank
-    HAVING min(t.content_hash) != max(t.content_hash)
     UNION ALL
     SELECT
         'verdict' AS record,
@@ -80,8 +94,15 @@ FROM
         max(t.ts) AS last_ts,
         max(t.ingest_ts) AS last_ingest_ts
     FROM verdict_records AS t
+    INNER JOIN
+    (
+        SELECT run_id, incarnation, step
+        FROM verdict_records
+        GROUP BY run_id, incarnation, step
+        HAVING min(content_hash) != max(content_hash)
+    ) AS k
+        ON t.run_id = k.run_id AND t.incarnation = k.incarnation AND t.step = k.step
     GROUP BY t.run_id, t.incarnation, t.step
-    HAVING min(t.content_hash) != max(t.content_hash)
     UNION ALL
     SELECT
         'testimony' AS record,
@@ -97,8 +118,15 @@ FROM
         max(t.ts) AS last_ts,
         max(t.ingest_ts) AS last_ingest_ts
     FROM testimony_records AS t
+    INNER JOIN
+    (
+        SELECT run_id, incarnation, step
+        FROM testimony_records
+        GROUP BY run_id, incarnation, step
+        HAVING min(content_hash) != max(content_hash)
+    ) AS k
+        ON t.run_id = k.run_id AND t.incarnation = k.incarnation AND t.step = k.step
     GROUP BY t.run_id, t.incarnation, t.step
-    HAVING min(t.content_hash) != max(t.content_hash)
     UNION ALL
     SELECT
         'evidence' AS record,
@@ -114,8 +142,15 @@ FROM
         max(t.ts) AS last_ts,
         max(t.ingest_ts) AS last_ingest_ts
     FROM evidence_records AS t
+    INNER JOIN
+    (
+        SELECT run_id, incarnation, step, rank, order_index
+        FROM evidence_records
+        GROUP BY run_id, incarnation, step, rank, order_index
+        HAVING min(content_hash) != max(content_hash)
+    ) AS k
+        ON t.run_id = k.run_id AND t.incarnation = k.incarnation AND t.step = k.step AND t.rank = k.rank AND t.order_index = k.order_index
     GROUP BY t.run_id, t.incarnation, t.step, t.rank, t.order_index
-    HAVING min(t.content_hash) != max(t.content_hash)
     UNION ALL
     SELECT
         'run_end' AS record,
@@ -131,8 +166,15 @@ FROM
         max(t.ts) AS last_ts,
         max(t.ingest_ts) AS last_ingest_ts
     FROM run_end_records AS t
+    INNER JOIN
+    (
+        SELECT run_id, incarnation, rank
+        FROM run_end_records
+        GROUP BY run_id, incarnation, rank
+        HAVING min(content_hash) != max(content_hash)
+    ) AS k
+        ON t.run_id = k.run_id AND t.incarnation = k.incarnation AND t.rank = k.rank
     GROUP BY t.run_id, t.incarnation, t.rank
-    HAVING min(t.content_hash) != max(t.content_hash)
     UNION ALL
     SELECT
         'gap' AS record,
@@ -148,8 +190,15 @@ FROM
         max(t.ts) AS last_ts,
         max(t.ingest_ts) AS last_ingest_ts
     FROM gap_records AS t
+    INNER JOIN
+    (
+        SELECT run_id, incarnation, rank, seq
+        FROM gap_records
+        GROUP BY run_id, incarnation, rank, seq
+        HAVING min(content_hash) != max(content_hash)
+    ) AS k
+        ON t.run_id = k.run_id AND t.incarnation = k.incarnation AND t.rank = k.rank AND t.seq = k.seq
     GROUP BY t.run_id, t.incarnation, t.rank, t.seq
-    HAVING min(t.content_hash) != max(t.content_hash)
     UNION ALL
     -- Two different records under one place in a rank's sequence: two processes called themselves the same rank.
     SELECT
@@ -166,7 +215,14 @@ FROM
         max(t.ts) AS last_ts,
         max(t.ingest_ts) AS last_ingest_ts
     FROM internal_record_index AS t
+    INNER JOIN
+    (
+        SELECT run_id, incarnation, rank, seq
+        FROM internal_record_index
+        GROUP BY run_id, incarnation, rank, seq
+        HAVING min(content_hash) != max(content_hash)
+    ) AS k
+        ON t.run_id = k.run_id AND t.incarnation = k.incarnation AND t.rank = k.rank AND t.seq = k.seq
     GROUP BY t.run_id, t.incarnation, t.rank, t.seq
-    HAVING min(t.content_hash) != max(t.content_hash)
 ) AS c
 INNER JOIN internal_attempts AS a ON c.run_id = a.run_id AND c.incarnation = a.incarnation;
