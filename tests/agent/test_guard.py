@@ -221,7 +221,7 @@ def test_a_bad_checkpoint_loaded_in_mid_run_is_stage_param_and_its_path_is_kept(
 
 
 def test_the_guard_takes_no_second_pass_over_gradients_whose_norm_is_there(play: Play) -> None:
-    """Every norm in the profile of a clipping script's step is the script's own; without a clip there is one of ours."""
+    """Every norm in the profile of a clipping step is the script's own; without a clip there is one of ours."""
     with_guard = play(1, Drill(clip=1.0), scripts.profiled).ranks[0]
     without = play(1, Drill(clip=1.0, guard=False), scripts.profiled).ranks[0]
     unclipped = play(1, Drill(), scripts.profiled).ranks[0]

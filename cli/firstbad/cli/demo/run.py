@@ -98,7 +98,7 @@ def _demonstrate(screen: Screen, folder: Path) -> dict[str, Any]:
     screen.say(f"{story.loaded:,} records are in {shown(folder / 'db')}.")
     if story.incident is not None:
         screen.incident(story.incident, INCIDENT_SQL)
-    return _conclude(screen, folder, samples, order, (bare_logs, guarded_logs), story)
+    return conclude(screen, folder, samples, order, (bare_logs, guarded_logs), story)
 
 
 def _data(screen: Screen, folder: Path) -> tuple[list[Sample], Order]:
@@ -129,7 +129,7 @@ def _train(screen: Screen, training: Training, colour: str) -> RankLogs:
         return training.run(watch)
 
 
-def _conclude(
+def conclude(
     screen: Screen,
     folder: Path,
     samples: Sequence[Sample],
@@ -137,6 +137,7 @@ def _conclude(
     logs: tuple[RankLogs, RankLogs],
     story: Story,
 ) -> dict[str, Any]:
+    """Compare, check, say what to try next; the result, whose `ok` decides the exit code. `logs`: bare, guarded."""
     bare, guarded = logs
     shards = {sample.id: sample.shard for sample in samples}
     expected = list(expected_offenders(guarded.empty).values())
