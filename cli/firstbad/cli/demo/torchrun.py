@@ -106,5 +106,7 @@ def end(process: subprocess.Popen[bytes], ranks: Sequence[int]) -> None:
 
 
 def tail(path: Path, lines: int = _TAIL_LINES) -> str:
-    """The last lines of a file."""
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    """The last lines that the ranks printed; torchrun's own report about them, which follows, is left out."""
+    printed = path.read_text(errors="replace").splitlines()
+    report = next((number for number, line in enumerate(printed) if "failed (exitcode:" in line), 0)
+    return "\n".join((printed[:report] or printed)[-lines:])
