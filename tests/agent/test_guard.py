@@ -228,3 +228,11 @@ def test_the_guard_takes_no_second_pass_over_gradients_whose_norm_is_there(play:
 
     assert with_guard == without
     assert unclipped
+
+
+def test_a_watched_model_can_be_pickled_and_copied_and_the_file_needs_no_firstbad(play: Play) -> None:
+    """Hooks that cannot be pickled would end a run at its first checkpoint."""
+    played = play(1, Drill(), scripts.saves)
+
+    assert played.ranks[0] == {"mentions": False, "equal": True}
+    assert [row.step for row in played.of(Step)] == [0, 1, 2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import os
 import threading
 import time
@@ -373,3 +375,32 @@ def profiled(rank: int, drill: Drill, journal: str) -> Any:
     if guard is not None:
         guard.__exit__(None, None, None)
     return {name: count for name, count in counts.items() if "norm" in name}
+
+
+def saves(rank: int, drill: Drill, journal: str) -> Any:
+    """Pickles the whole model and optimizer, copies the model, and trains the copy too."""
+    del drill, rank
+    guard = Guard(journal=journal)
+    model = _net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def step(module: nn.Module, by: torch.optim.Optimizer) -> None:
+        by.zero_grad()
+        module(torch.ones(1, 4)).sum().backward()
+        by.step()
+
+    step(model, optimizer)
+    buffer = io.BytesIO()
+    torch.save({"model": model, "optimizer": optimizer, "parameters": list(model.parameters())}, buffer)
+    twin = copy.deepcopy(model)
+    twin_optimizer = torch.optim.Adam(twin.parameters(), lr=0.1)
+    twin_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    step(model, optimizer)
+    step(twin, twin_optimizer)
+    loaded = torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)["model"]
+    loaded(torch.ones(1, 4)).sum().backward()
+    guard.__exit__(None, None, None)
+    return {
+        "mentions": b"firstbad" in buffer.getvalue(),
+        "equal": bits(model.parameters()) == bits(twin.parameters()),
+    }

@@ -1,52 +1,60 @@
-"""The laws of the journal: dense, ordered, bounded, survives kill -9, never raises, never writes from a child."""
+"""The laws of the journal inside a process: dense, ordered, whole segments, rotation, bad records, real signals."""
 
 from __future__ import annotations
 
-import random
-import subprocess
-import sys
+import logging
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
-import journalling
 import ledger
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journalling import event_fields, step_fields
+from journalling import admitted, event_fields, holes, open_journal, step_fields
 from played import dense
 
-from firstbad.agent.journal import Journal
-from firstbad.schema import FrameError, Gap, GapReason, Step
-from firstbad.schema.codec import FrameKind, read_frame
-
-INCARNATION = "0" * 32
-DELAYS = [round(random.Random(7 + i).uniform(0.02, 0.6), 3) for i in range(20)]
-"""Seconds from the first row to the kill, drawn beforehand."""
+import firstbad.agent.journal
+from firstbad.schema import FrameError, Gap, GapReason, Step, decode_record
+from firstbad.schema.codec import MAX_PAYLOAD, FrameKind, read_frame
 
 
-def make(folder: Path, **options: Any) -> Journal:
-    return Journal(folder, run_id="run/1", incarnation=INCARNATION, rank=0, host="here", **options)
+def frames(segment: Path) -> list[tuple[FrameKind, list[int]]]:
+    """Every frame of a sealed segment: its kind and the numbers of its records; nothing may lie between or behind."""
+    buffer, offset, found = segment.read_bytes(), 0, []
+    while offset < len(buffer):
+        frame = read_frame(buffer, offset)
+        assert frame is not None
+        lines = frame.payload.split(b"\n") if frame.kind is FrameKind.RECORDS else []
+        found.append((frame.kind, [decode_record(line).seq for line in lines]))
+        offset = frame.end
+    return found
+
+
+def test_the_door_exports_what_it_says() -> None:
+    """The public names are sorted and real."""
+    names = firstbad.agent.journal.__all__
+
+    assert sorted(names) == names
+    assert all(hasattr(firstbad.agent.journal, name) for name in names)
 
 
 def test_everything_handed_over_is_there_in_order_and_dense(tmp_path: Path) -> None:
-    """Rows and events of several threads share one sequence without holes."""
-    journal = make(tmp_path)
+    """Rows and events of several threads share one sequence without holes; in a lane, numbers only grow."""
+    journal = open_journal(tmp_path)
 
     def work(base: int) -> None:
         for number in range(50):
             journal.append(Step, step_fields(base + number))
             if number % 10 == 0:
-                assert journal.append_event([(Gap, event_fields(base + number))] * 2)
+                assert journal.append_event([(Gap, event_fields(base + number))] * 2, wait_seconds=30)
 
     threads = [threading.Thread(target=work, args=(base * 1000,)) for base in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert journal.close([(Gap, event_fields(9))])
+    assert journal.close([(Gap, event_fields(9))], wait_seconds=30)
 
     records = ledger.records(tmp_path)
     assert len(records) == 4 * (50 + 10) + 1
@@ -54,6 +62,9 @@ def test_everything_handed_over_is_there_in_order_and_dense(tmp_path: Path) -> N
     assert {record.run_id for record in records} == {"run/1"}
     assert all(record.loss != record.loss for record in records if isinstance(record, Step)), "NaN stays NaN"
     assert (journal.counters.records_written, journal.counters.records_dropped) == (len(records), 0)
+    for lane in ("events", "steps"):
+        order = [seq for path in sorted(tmp_path.glob(f"here/*-{lane}-*")) for _, seqs in frames(path) for seq in seqs]
+        assert order == sorted(order)
 
 
 @settings(max_examples=15, deadline=None)
@@ -61,9 +72,9 @@ def test_everything_handed_over_is_there_in_order_and_dense(tmp_path: Path) -> N
 def test_any_interleaving_with_any_rotation_decodes_to_the_same_records(
     tmp_path_factory: pytest.TempPathFactory, actions: list[str], segment_bytes: int
 ) -> None:
-    """Segments end at any size; each lane stays in order of seq."""
+    """Segments end at any size, also below that of a frame; each is sealed and whole."""
     folder = tmp_path_factory.mktemp("journal")
-    journal = make(folder, segment_bytes=segment_bytes, event_room=1024)
+    journal = open_journal(folder, segment_bytes=segment_bytes, event_room=segment_bytes // 2)
     expected: list[Any] = []
     for number, action in enumerate(actions):
         if action == "step":
@@ -79,29 +90,34 @@ def test_any_interleaving_with_any_rotation_decodes_to_the_same_records(
 
     found = [(r.record, r.step if isinstance(r, Step) else r.first_seq) for r in ledger.records(folder)]
     assert found == expected
+    assert all(frames(segment)[-1][0] is FrameKind.SEAL for segment in folder.glob("here/*.fbj"))
+
+
+def test_a_flush_covers_the_events_before_it(tmp_path: Path) -> None:
+    """Also those for which nobody waited."""
+    journal = open_journal(tmp_path)
+    for number in range(20):
+        journal.append_event([(Gap, event_fields(number))], wait_seconds=0)
+        assert journal.flush(30)
+        assert len(ledger.of_type(tmp_path, Gap)) == number + 1
+    journal.close()
 
 
 def test_a_closed_segment_ends_in_a_seal_and_holds_nothing_else(tmp_path: Path) -> None:
     """Allocated room that was not used is given back."""
-    journal = make(tmp_path)
+    journal = open_journal(tmp_path)
     journal.append_event([(Gap, event_fields(1))])
     journal.append(Step, step_fields(1))
     journal.close()
 
     for segment in tmp_path.glob("here/*.fbj"):
-        buffer, offset, kinds = segment.read_bytes(), 0, []
-        while offset < len(buffer):
-            frame = read_frame(buffer, offset)
-            assert frame is not None
-            kinds.append(frame.kind)
-            offset = frame.end
-        assert kinds == [FrameKind.RECORDS, FrameKind.SEAL]
+        assert [kind for kind, _ in frames(segment)] == [FrameKind.RECORDS, FrameKind.SEAL]
 
 
 def test_an_open_events_segment_shows_its_room_as_zeros(tmp_path: Path) -> None:
     """A reader sees the frames, then nothing yet."""
-    journal = make(tmp_path)
-    journal.append_event([(Gap, event_fields(1))])
+    journal = open_journal(tmp_path)
+    journal.append_event([(Gap, event_fields(1))], wait_seconds=30)
 
     (segment,) = tmp_path.glob("here/*-events-000000.fbj")
     buffer = segment.read_bytes()
@@ -114,113 +130,75 @@ def test_an_open_events_segment_shows_its_room_as_zeros(tmp_path: Path) -> None:
     journal.close()
 
 
-def holes(folder: Path) -> set[int]:
-    """Sequence numbers that no record has."""
-    present = {record.seq for record in ledger.records(folder)}
-    return set(range(max(present) + 1)) - present
+def test_rows_of_any_size_find_frames(tmp_path: Path) -> None:
+    """Rows with the longest sample names, that wait together, would exceed the largest frame; each gets its own."""
+    names = tuple(f"{number:04}" + "\u00fc" * 1_020 for number in range(64))
+    journal = open_journal(tmp_path)
+    for number in range(45):
+        journal.append(Step, step_fields(number, 1.0) | {"sample_ids": names})
+    assert journal.close(wait_seconds=60)
+
+    assert [record.step for record in ledger.of_type(tmp_path, Step)] == list(range(45))
+    sizes = [path.stat().st_size for path in tmp_path.glob("here/*-steps-*")]
+    assert sum(sizes) > MAX_PAYLOAD
 
 
-def admitted(folder: Path) -> set[int]:
-    """Sequence numbers that Gap records own up to."""
-    gaps = ledger.of_type(folder, Gap)
-    assert all(gap.dropped == gap.last_seq - gap.first_seq + 1 for gap in gaps)
-    return {seq for gap in gaps for seq in range(gap.first_seq, gap.last_seq + 1)}
+def test_a_record_that_breaks_its_schema_is_dropped_counted_and_admitted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bug of the agent's own must not take the neighbours along; it is told once, by the agent's own logger."""
+    journal = open_journal(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        for number in (0, 3):
+            items = [(Gap, event_fields(number)), (Gap, {"first_seq": -1}), (Gap, event_fields(number + 2))]
+            assert journal.append_event(items, wait_seconds=30)
+        journal.append(Step, step_fields(1) | {"seq": 5})
+        journal.close()
+
+    assert holes(tmp_path) == admitted(tmp_path) >= {1, 4}
+    assert len(holes(tmp_path)) == journal.counters.records_dropped == 3
+    assert {gap.reason for gap in ledger.of_type(tmp_path, Gap) if gap.detail != "test"} == {GapReason.INVALID}
+    assert [record.name for record in caplog.records] == ["firstbad.agent"]
+    assert "first_seq" in caplog.text and "-1" in caplog.text
 
 
-def test_past_its_bound_rows_stop_and_are_admitted_while_events_go_on(tmp_path: Path) -> None:
-    """What is missing is exactly what the Gap records say."""
-    journal = make(tmp_path, max_bytes=20_000)
-    for number in range(200):
-        journal.append(Step, step_fields(number))
-    assert journal.append_event([(Step, step_fields(777))])
+class Unspeakable:
+    """As a tensor on a busy device: nobody may ask for its text."""
+
+    asked = False
+
+    def __repr__(self) -> str:
+        Unspeakable.asked = True
+        return "text"
+
+
+def test_a_bad_value_is_named_by_its_type_and_never_asked_for_its_text(tmp_path: Path) -> None:
+    """The text of a tensor on a GPU waits for the GPU."""
+    journal = open_journal(tmp_path)
+    journal.append(Step, step_fields(1) | {"learning_rate": Unspeakable()})
     journal.close()
 
-    assert 777 in {record.step for record in ledger.of_type(tmp_path, Step)}
-    assert holes(tmp_path) == admitted(tmp_path) != set()
-    assert {gap.reason for gap in ledger.of_type(tmp_path, Gap)} == {GapReason.JOURNAL_FULL}
-    assert journal.counters.records_dropped == len(holes(tmp_path))
+    (gap,) = ledger.of_type(tmp_path, Gap)
+    assert gap.detail is not None and "learning_rate" in gap.detail and "Unspeakable" in gap.detail
+    assert not Unspeakable.asked
 
 
-def test_a_full_queue_drops_rows_and_admits_them(tmp_path: Path) -> None:
-    """The training thread never waits."""
-    journal = make(tmp_path, queue_size=10)
-    for number in range(5000):
-        journal.append(Step, step_fields(number))
-    journal.close()
+def test_a_handler_that_raises_in_the_scripts_logging_does_not_end_the_writer(tmp_path: Path) -> None:
+    """Logging belongs to the script."""
 
-    assert holes(tmp_path) == admitted(tmp_path) != set()
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("no")
 
-
-def test_a_record_that_breaks_its_schema_is_dropped_counted_and_admitted(tmp_path: Path) -> None:
-    """A bug of the agent's own must not take the neighbours along."""
-    journal = make(tmp_path)
-    assert journal.append_event([(Gap, event_fields(1)), (Gap, {"first_seq": -1}), (Gap, event_fields(2))])
-    journal.close()
-
-    assert holes(tmp_path) == {1}
-    assert {(g.first_seq, g.last_seq) for g in ledger.of_type(tmp_path, Gap) if g.reason is GapReason.INVALID} == {
-        (1, 1)
-    }
-
-
-FULL_DISK = """
-import resource, sys, signal
-sys.path.insert(0, sys.argv[2])
-from pathlib import Path
-from firstbad.agent.journal import Journal
-from firstbad.schema import Gap, Step
-from journalling import event_fields, step_fields
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-journal = Journal(Path(sys.argv[1]), run_id="r", incarnation="0" * 32, rank=0, host="here", event_room=65536)
-resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
-for number in range(300):
-    journal.append(Step, step_fields(number))
-assert journal.flush(10)
-assert journal.append_event([(Gap, event_fields(5))], wait_seconds=10), "events have their room"
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-for number in range(1000, 1010):
-    journal.append(Step, step_fields(number))
-assert journal.close()
-"""
-
-
-def test_a_full_disk_stops_rows_not_events_and_rows_resume_when_there_is_space(tmp_path: Path) -> None:
-    """A real limit on file size: write(2) fails half-way, the torn bytes are gone over."""
-    support = str(Path(journalling.__file__).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path), support], capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert "JOURNAL_FULL" not in done.stdout
-    steps = {record.step for record in ledger.of_type(tmp_path, Step)}
-    assert set(range(1000, 1010)) <= steps
-    assert holes(tmp_path) == admitted(tmp_path) - {5} != set()
-
-
-def test_a_forked_child_writes_nothing_and_the_parent_goes_on(tmp_path: Path) -> None:
-    """As DataLoader workers are."""
-    code = (
-        "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
-        "from journalling import *\n"
-        "j = Journal(Path(sys.argv[1]), run_id='r', incarnation='0' * 32, rank=0, host='here')\n"
-        "j.append(Step, step_fields(1))\n"
-        "pid = os.fork()\n"
-        "if pid == 0:\n"
-        "    j.append(Step, step_fields(2)); assert not j.append_event([(Gap, event_fields(2))]); sys.exit(0)\n"
-        "assert os.waitpid(pid, 0)[1] == 0\n"
-        "j.append(Step, step_fields(3))\n"
-    )
-    support = str(Path(journalling.__file__).parent)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, str(tmp_path), support],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [record.step for record in ledger.of_type(tmp_path, Step)] == [1, 3], "exit without close still writes"
+    logger, handler = logging.getLogger("firstbad.agent"), Broken()
+    logger.addHandler(handler)
+    try:
+        journal = open_journal(tmp_path)
+        journal.append(Step, {})
+        assert journal.append_event([(Gap, event_fields(1))], wait_seconds=30)
+        assert journal.close(wait_seconds=30)
+    finally:
+        logger.removeHandler(handler)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_at_once(tmp_path: Path) -> None:
@@ -228,29 +206,27 @@ def test_a_folder_that_cannot_be_made_is_an_error_at_once(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
 
     with pytest.raises(OSError, match="file"):
-        make(tmp_path / "file" / "journal")
+        open_journal(tmp_path / "file" / "journal")
 
 
-@pytest.mark.parametrize("delay", DELAYS)
-def test_kill_9_loses_no_event_that_returned_and_no_row_older_than_50_ms(tmp_path: Path, delay: float) -> None:
-    """
-    Truth is what the process said before it died. 50 ms, plus what the machine took: a thread of the killed process
-    that sleeps as the writer does reports how much it overslept.
-    """
-    script = Path(journalling.__file__)
-    with subprocess.Popen([sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        time.sleep(delay)
-        killed = time.monotonic_ns()
-        process.kill()
-        said = [line.split() for line in (first + process.stdout.read()).splitlines() if line.count(b" ") == 3]
+def test_a_segment_of_somebody_else_is_never_written(tmp_path: Path) -> None:
+    """Two journals under one name: the second is refused, the first is as it was."""
+    journal = open_journal(tmp_path)
+    with pytest.raises(FileExistsError):
+        open_journal(tmp_path)
+    journal.append(Step, step_fields(1))
+    assert journal.close(wait_seconds=30)
 
-    rows = {record.step for record in ledger.of_type(tmp_path, Step)}
-    events = {record.first_seq for record in ledger.of_type(tmp_path, Gap)}
-    stolen = max(int(worst) for *_, worst in said)
-    assert {int(number) for kind, number, *_ in said if kind == b"event"} <= events
-    due = {
-        int(number) for kind, number, at, _ in said if kind == b"step" and int(at) < killed - 50_000_000 - 2 * stolen
-    }
-    assert due <= rows
+    assert [record.step for record in ledger.of_type(tmp_path, Step)] == [1]
+
+
+def test_closing_twice_and_handing_over_afterwards_is_harmless(tmp_path: Path) -> None:
+    """Whoever ends the run ends it; the others notice nothing."""
+    journal = open_journal(tmp_path)
+    assert journal.close(wait_seconds=30)
+    assert journal.close([(Gap, event_fields(1))])
+    journal.append(Step, step_fields(1))
+    assert not journal.append_event([(Gap, event_fields(1))])
+    assert journal.flush()
+
+    assert ledger.records(tmp_path) == []

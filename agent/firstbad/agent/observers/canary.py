@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.utils.hooks import unserializable_hook
 
 from firstbad.agent.observers.observer import Observer, Scene
 
@@ -33,7 +34,8 @@ class CanaryObserver(Observer):
             if candidates:
                 # Not the very first by order: an embedding's own gradient is last and large. Order, then size.
                 chosen = min(candidates, key=lambda p: (self.scene.models.forward_order(p), p.numel()))
-                chosen.register_hook(self.watch(self._look))  # type: ignore[no-untyped-call]
+                look = unserializable_hook(self.watch(self._look))  # type: ignore[no-untyped-call]
+                chosen.register_hook(look)  # type: ignore[no-untyped-call]
         self._roots_done = len(roots)
 
     def _look(self, grad: torch.Tensor) -> None:

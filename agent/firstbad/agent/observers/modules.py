@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,9 +76,8 @@ class ModuleObserver(Observer):
         if not any(parameter.requires_grad for parameter in root.parameters()):
             return
         self.scene.models.add(root)
-        before, after = self.watch(self._before), self.watch(self._after)
-        root.register_forward_pre_hook(before, with_kwargs=True)
-        root.register_forward_hook(after, always_call=True)
+        root.register_forward_pre_hook(_Hook(self.watch(self._before)), with_kwargs=True)
+        root.register_forward_hook(_Hook(self.watch(self._after)), always_call=True)
         self._first = True
         self._on_found(root)
         self.scene.models.ran(root)
@@ -117,6 +117,22 @@ class ModuleObserver(Observer):
                 mark.value = float("nan")
                 mark.evidence = [measure(detached, kind=kind, name=name, module="", micro_step=micro)]
             window.marks.append(mark)
+
+
+class _Hook:
+    """
+    A module hook that stays behind: where the script pickles or copies its model, a stdlib callable that does nothing
+    goes along instead, so that the file needs no firstbad to be read.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> None:
+        self._function(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def _tensors(value: Any, name: str, depth: int = 4) -> Iterator[tuple[str, torch.Tensor]]:
