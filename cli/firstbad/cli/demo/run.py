@@ -45,10 +45,10 @@ AGENT = (
 """What makes the second training a guarded one; nothing else differs."""
 
 
-def main(argv: Sequence[str], recipe: Recipe | None = None, console: Console | None = None) -> int:
-    """Run the demo; see the module for the exit codes. `recipe` makes it smaller, `console` records it."""
+def main(argv: Sequence[str], recipe: Recipe | None = None, screen: Screen | None = None) -> int:
+    """Run the demo; see the module for the exit codes. `recipe` makes it smaller, `screen` shows it elsewhere."""
     options = _parser().parse_args(argv)
-    screen = Screen(console or _console(sys.stderr if options.json else sys.stdout), recipe or Recipe())
+    screen = screen or Screen(_console(sys.stderr if options.json else sys.stdout), recipe or Recipe())
     started = time.monotonic()
     try:
         with _sigterm_interrupts():

@@ -81,7 +81,7 @@ class Screen:
         if not self.console.is_terminal:
             yield _Lines(self).show
             return
-        watch = _Picture(self, colour)
+        watch = Picture(self, colour)
         with Live(watch, console=self.console, refresh_per_second=10) as live:
             yield watch.show
             watch.finished = True
@@ -245,7 +245,7 @@ def _happenings(logs: RankLogs) -> list[tuple[str, str]]:
     return [(f"step {step:>3}  {text}", style) for step, text, style in said]
 
 
-class _Picture:
+class Picture:
     """The live view of a training; rich asks it for itself."""
 
     def __init__(self, screen: Screen, colour: str) -> None:
