@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ moment and started again: nothing is lost and nothing is counted twice. Only one
 so the other commands wait until it ends.
 """
 
+_LOOK_SECONDS = 0.05
+"""How long a signal may go unnoticed while nothing is done."""
 _LINE_SECONDS = 10.0
 """Without a terminal, progress is one line per this many seconds, and only when something came."""
 
@@ -66,9 +69,32 @@ def run(options: argparse.Namespace, session: Session) -> int:
     return 128 + received[0] if options.once and received else 0
 
 
+class _SignalFlag(Event):
+    """
+    An event that a signal handler may set: it takes no lock. Event.set in a handler that interrupts Event.wait on the
+    same thread waits for the lock which that wait holds, for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told = False
+
+    def set(self) -> None:
+        self._told = True
+
+    def is_set(self) -> bool:
+        return self._told
+
+    def wait(self, timeout: float | None = None) -> bool:
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._told and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+        return self._told
+
+
 @contextmanager
 def _stopped_by_signals() -> Iterator[tuple[Event, list[int]]]:
-    stop, received = Event(), list[int]()
+    stop, received = _SignalFlag(), list[int]()
 
     def end(number: int, _: object) -> None:
         received.append(number)
