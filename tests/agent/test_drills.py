@@ -89,6 +89,15 @@ def test_evidence_is_taken_before_the_clip_and_brackets_the_layer(
     assert played.one("finite")
 
 
+def test_evidence_of_an_accumulation_is_of_the_first_bad_micro_step_and_names_each_tensor_once(play: Play) -> None:
+    """Later micro steps only repeat what the first left in the accumulated gradients."""
+    rows = play(2, Drill(faults=(Fault("loss", 1, 0, 1),), micro_steps=3, no_sync=True)).of(Evidence)
+
+    assert {row.micro_step for row in rows} == {0}
+    assert len({(row.kind, row.name) for row in rows}) == len(rows)
+    assert {row.kind.value for row in rows} >= {"loss", "grad"}
+
+
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize(
     "change",

@@ -234,7 +234,9 @@ class Recorder:
         assert bad is not None  # noqa: S101
         rows: list[Item] = []
         seen: set[tuple[str, str, int | None]] = set()
-        for mark in marks:
+        # Later micro steps of the window only repeat what the first bad one left in the accumulated gradients.
+        first = [mark for mark in marks if mark.micro_step == bad.micro_step]
+        for mark in first or marks:
             for tensor in mark.evidence:
                 identity_of_row = (tensor.kind.value, tensor.name, tensor.micro_step)
                 if identity_of_row not in seen and len(rows) < EVIDENCE_ROWS:

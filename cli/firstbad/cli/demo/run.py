@@ -86,7 +86,7 @@ def _demonstrate(screen: Screen, folder: Path) -> dict[str, Any]:
     guarded = Training(folder, "guarded", recipe.world, agent=AGENT)
     screen.section("Training as it is")
     bare_logs = _train(screen, bare, BARE)
-    screen.section("The same training under firstbad: -m firstbad.agent before the script, and no other change")
+    screen.section("The same training under firstbad: -m firstbad.agent before the script")
     guarded_logs = _train(screen, guarded, GUARDED)
 
     screen.section("What each left behind")
