@@ -46,12 +46,12 @@ def admitted(folder: Path) -> set[int]:
 
 def main() -> None:
     """
-    Append rows and events until killed.
+    Append rows, and an event with every `argv[2]`-th, until killed.
 
     One line each: kind, number, monotonic nanoseconds when it was handed over, records known to be written by then,
     nanoseconds that the machine has taken from a sleeping thread at worst so far.
     """
-    journal = open_journal(Path(sys.argv[1]))
+    journal, every = open_journal(Path(sys.argv[1])), int(sys.argv[2])
     worst = 0
 
     def watch() -> None:
@@ -68,7 +68,7 @@ def main() -> None:
         number += 1
         journal.append(Step, step_fields(number))
         print("step", number, time.monotonic_ns(), journal.counters.records_written, worst, flush=True)
-        if number % 7 == 0 and journal.append_event([(Gap, event_fields(number))]):
+        if number % every == 0 and journal.append_event([(Gap, event_fields(number))]):
             print("event", number, time.monotonic_ns(), journal.counters.records_written, worst, flush=True)
         time.sleep(0.001)
 

@@ -130,6 +130,19 @@ def test_an_open_events_segment_shows_its_room_as_zeros(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_events_that_use_up_their_room_get_room_again(tmp_path: Path) -> None:
+    """No event goes beyond what is allocated; one that is larger than that gets as much as it needs."""
+    journal = open_journal(tmp_path, event_room=4096)
+    for number in range(40):
+        assert journal.append_event([(Gap, event_fields(number))], wait_seconds=30)
+        assert max(tmp_path.glob("here/*-events-*")).stat().st_size == 4096
+    assert journal.append_event([(Gap, event_fields(40) | {"detail": "x" * 10_000})], wait_seconds=30)
+    assert max(tmp_path.glob("here/*-events-*")).stat().st_size > 10_000
+    journal.close()
+
+    assert [gap.first_seq for gap in ledger.of_type(tmp_path, Gap)] == list(range(41))
+
+
 def test_rows_of_any_size_find_frames(tmp_path: Path) -> None:
     """Rows with the longest sample names, that wait together, would exceed the largest frame; each gets its own."""
     names = tuple(f"{number:04}" + "\u00fc" * 1_020 for number in range(64))
