@@ -24,7 +24,7 @@ logger = logging.getLogger("firstbad.agent")
 
 POLL_SECONDS = 0.02
 """Longest time that a row waits for the writer: well under the 50 ms that are promised."""
-SLICE = 100
+SLICE = 32
 """Rows encoded at once; then the writer sleeps, so that a backlog does not keep the interpreter lock from training."""
 BREATH_SECONDS = 0.001
 """Sleep between slices. Zero would often win the lock back before the training thread has woken up."""
@@ -123,7 +123,7 @@ class Writer:
             if holes := self._gaps.take(everything=everything and drained):
                 self._inbox.put_event([(Gap, hole) for hole in holes])
             elif not drained:
-                time.sleep(BREATH_SECONDS)
+                time.sleep(0 if everything else BREATH_SECONDS)  # at the end the script waits for us
             elif everything and self._last:
                 self._inbox.put_event(self._last)
                 self._last = ()
