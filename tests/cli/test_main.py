@@ -148,3 +148,19 @@ def test_a_reader_that_leaves_early_is_no_error(sample_copy: Path) -> None:
     assert done.stderr == ""
     assert done.returncode == 0
     assert done.stdout.split() == ["number", "x"]
+
+
+def test_a_closed_standard_output_is_no_bug(tmp_path: Path) -> None:
+    """Schedulers start commands without one; the message still comes by standard error."""
+    done = subprocess.run(
+        ["bash", "-c", f"exec {sys.executable} -m firstbad.cli runs --db nowhere >&-"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "bug in firstbad" not in done.stderr

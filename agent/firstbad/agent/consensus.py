@@ -22,8 +22,8 @@ import torch.distributed as dist
 from firstbad.agent.errors import ConsensusFailed, SettingsMismatch
 from firstbad.agent.lanes import Count
 
-_WORD = 256
-"""Bytes for the shared identity: 16 for the incarnation, the rest for the run id."""
+_WORD = 1024
+"""Bytes for the shared identity: 16 for the incarnation, the rest for a run id of 200 characters in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ class Ledger:
         Raises:
             NotFound: none, or several; the text names candidates.
         """
+        if not wanted:
+            raise NotFound("the name of the run is empty; `firstbad runs` lists them, `latest` is the newest")
         known = [
             str(row[0])
             for row in self.query("SELECT run_id FROM runs GROUP BY run_id ORDER BY max(started_ts) DESC, run_id").rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -100,6 +101,7 @@ def main(argv: Sequence[str] | None = None, *, opener: Opener = open_store) -> i
         return end.code if isinstance(end.code, int) else 2
     options.rest = rest
     wants_traceback = getattr(options, "traceback", False)
+    _open_closed_streams()
     terminal = Terminal.of(sys.stdout, sys.stderr, os.environ)
     try:
         code: int = COMMANDS[options.command].run(options, Session(terminal, opener))
@@ -115,6 +117,9 @@ def main(argv: Sequence[str] | None = None, *, opener: Opener = open_store) -> i
         terminal.error(str(error))
         return 2
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            terminal.error(f"cannot write: {error.strerror}")
+            return 2
         # A bug: say so, and how to see more, instead of a page of frames.
         if wants_traceback:
             traceback.print_exc()
@@ -124,6 +129,13 @@ def main(argv: Sequence[str] | None = None, *, opener: Opener = open_store) -> i
         )
         return 2
     return code
+
+
+def _open_closed_streams() -> None:
+    # `firstbad ... >&-`: python then has no stream at all.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
 
 
 def _reader_left() -> int:

@@ -87,8 +87,12 @@ def _print_attempt(terminal: Terminal, attempt: dict[str, Any], shown_with: Sequ
             "started": attempt["started_ts"],
             "ended": attempt["outcome"] or "open: still running, killed, or not collected yet",
             "ranks": f"{attempt['ranks']} of {'?' if attempt['world_size'] is None else attempt['world_size']}",
-            "steps": f"{attempt['steps']}, of which {attempt['bad_steps']} bad, {attempt['skipped_steps']} skipped",
-            "policy": attempt["policy"] if attempt["steered"] else f"{attempt['policy']} (only observed: GradScaler)",
+            "steps": None
+            if attempt["steps"] is None
+            else f"{attempt['steps']}, of which {attempt['bad_steps']} bad, {attempt['skipped_steps'] or 0} skipped",
+            "policy": f"{attempt['policy']} (only observed: GradScaler)"
+            if attempt["steered"] is False
+            else attempt["policy"],
             "skip budget": _budget_text(attempt["skip_budget"]),
         }
     )
@@ -102,6 +106,9 @@ def _print_attempt(terminal: Terminal, attempt: dict[str, Any], shown_with: Sequ
         print_incidents(terminal, attempt["incidents"])
         words = ["firstbad", "show", attempt["run_id"], str(attempt["incidents"][0]["first_step"]), *shown_with]
         terminal.line(f"  next: {shlex.join(words)}")
+    elif attempt["bad_steps"]:
+        words = ["firstbad", "verify", attempt["run_id"], *shown_with]
+        terminal.line(f"  bad steps without a verdict in the ledger: events are missing, see {shlex.join(words)}")
     else:
         terminal.line("  no bad step")
 

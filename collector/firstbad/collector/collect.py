@@ -98,9 +98,13 @@ def collect(
                 counts.waiting_for_journal = True
             found.update(segment.position.file for segment in segments)
             counts.segments = len(found)
+            counts.unreadable.update(folder.unreadable)
             if once and first:
                 behind = {segment.position.file: segment.size() for segment in segments}
             first = False
+            here = {segment.position.file for segment in segments}
+            # What somebody removed before it was read would be waited for without end.
+            behind = {file: size for file, size in behind.items() if file in here}
             batch, turn = _read_round(segments, turn, counts, behind)
             if batch.positions:
                 try:

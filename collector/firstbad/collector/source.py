@@ -207,6 +207,8 @@ class JournalFolder:
         self.folder = folder
         self._positions = dict(positions)
         self._segments: dict[str, Segment] = {}
+        self.unreadable: dict[str, str] = {}
+        """Hosts' folders that the last look could not read, and why."""
 
     def discover(self) -> list[Segment]:
         """
@@ -216,6 +218,7 @@ class JournalFolder:
             JournalMissing: there is no such folder.
         """
         found: dict[str, Segment] = {}
+        self.unreadable = {}
         for path, name in sorted(self._files()):
             found[name] = self._segments.get(name) or Segment(path, name, self._positions.get(name))
         self._segments = found
@@ -234,8 +237,11 @@ class JournalFolder:
             if entry.is_dir(follow_symlinks=False):
                 try:
                     inside = list(os.scandir(entry.path))
-                except OSError:
-                    continue  # removed or unreadable: the next look finds out
+                except FileNotFoundError:
+                    continue  # removed since it was listed
+                except OSError as error:
+                    self.unreadable[_name(entry.name)] = error.strerror or str(error)
+                    continue
                 yield from ((Path(item.path), _name(entry.name, item.name)) for item in inside if _is_segment(item))
             elif _is_segment(entry):
                 yield Path(entry.path), _name(entry.name)

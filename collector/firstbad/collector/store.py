@@ -251,7 +251,15 @@ class Store:
             raise StoreError(f"the ledger {self.path} is closed")
 
 
+_ENGINE_SIGNS = "?*{}"
+"""The engine reads these in a path as options or as a pattern, and would put the data somewhere else."""
+
+
 def _check_folder(path: Path, create: bool) -> None:
+    whole = os.path.abspath(path)
+    signs = [sign for sign in _ENGINE_SIGNS if sign in whole]
+    if signs:
+        raise StoreError(f"cannot keep a ledger at {whole}: the name holds {' '.join(signs)}; choose one without")
     if path.exists() and not path.is_dir():
         raise StoreMissing(path, "it is a file")
     is_ledger = (path / LOCK_NAME).exists()
