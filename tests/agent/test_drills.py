@@ -89,6 +89,23 @@ def test_evidence_is_taken_before_the_clip_and_brackets_the_layer(
     assert played.one("finite")
 
 
+@pytest.mark.parametrize("wrap", ["warm", "outer", "compiled"])
+def test_the_origin_is_found_however_the_model_meets_ddp(play: Play, wrap: str) -> None:
+    """Run before it was wrapped, wrapped once more, compiled: reductions are still seen before they spread."""
+    played = play(2, Drill(faults=(Fault("weight_grad", 2, 0, 1),), wrap=wrap))
+
+    assert {(v.step, v.offender_rank, v.first_bad_stage) for v in played.of(Verdict)} == {(2, 1, "grad")}
+    prefix = "0." if wrap == "outer" else ""
+    assert {t.parameter for t in played.of(Testimony)} == {f"{prefix}blocks.2.linear.weight"}
+
+
+def test_a_peers_bad_gradient_does_not_make_inputs_guilty_that_hold_nan_by_design(play: Play) -> None:
+    """Rank 0 masks NaN in its inputs in every step; the fault is rank 1's gradient."""
+    played = play(2, Drill(faults=(Fault("grad", 2, 0, 1),), nan_inputs_on=0))
+
+    assert {(v.step, v.offender_rank, v.first_bad_stage) for v in played.of(Verdict)} == {(2, 1, "grad")}
+
+
 def test_evidence_of_an_accumulation_is_of_the_first_bad_micro_step_and_names_each_tensor_once(play: Play) -> None:
     """Later micro steps only repeat what the first left in the accumulated gradients."""
     rows = play(2, Drill(faults=(Fault("loss", 1, 0, 1),), micro_steps=3, no_sync=True)).of(Evidence)

@@ -236,3 +236,15 @@ def test_a_watched_model_can_be_pickled_and_copied_and_the_file_needs_no_firstba
 
     assert played.ranks[0] == {"mentions": False, "equal": True}
     assert [row.step for row in played.of(Step)] == [0, 1, 2]
+
+
+def test_steps_before_the_process_group_do_not_keep_the_ranks_from_deciding_together(tmp_path: Path) -> None:
+    """They are an incarnation of their own; with the group the ranks meet and begin one together."""
+    ranks = rankworld.run(2, scripts.group_after_steps, Drill(), str(tmp_path), group=False)
+    records = ledger.records(tmp_path)
+
+    assert len({rank["params"] for rank in ranks}) == 1
+    assert all(rank["finite"] for rank in ranks)
+    verdicts = [record for record in records if isinstance(record, Verdict)]
+    assert {(v.step, v.offender_rank, v.world_size) for v in verdicts} == {(1, 1, 2)}
+    assert len({record.incarnation for record in records}) == 3

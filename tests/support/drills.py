@@ -56,6 +56,10 @@ class Drill:
     settings: dict[str, Any] = field(default_factory=dict)
     tell: bool = True
     scheduler: bool = False
+    wrap: str = ""
+    """How the model meets DDP: it runs before ("warm"), is wrapped once more ("outer"), or is compiled ("compiled")."""
+    nan_inputs_on: int | None = None
+    """A rank whose inputs always hold a NaN that the model masks by design."""
 
 
 class _PoisonGrad(torch.autograd.Function):
@@ -100,9 +104,10 @@ class Net(nn.Module):
         self.inlet = nn.Linear(WIDTH, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(3))
         self.outlet = nn.Linear(WIDTH, 1)
+        self.mask_nan = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.inlet(x)
+        x = self.inlet(torch.nan_to_num(x) if self.mask_nan else x)
         for block in self.blocks:
             x = block(x)
         return self.outlet(x)
@@ -162,7 +167,13 @@ def train(rank: int, drill: Drill, journal: str | None = None) -> dict[str, Any]
     world = dist.get_world_size() if dist.is_initialized() else 1
     model: nn.Module = net
     if drill.ddp and world > 1:
-        model = DistributedDataParallel(net, gradient_as_bucket_view=drill.bucket_view)
+        if drill.wrap == "warm":
+            net(data(0, 0, rank, drill.dtype)[0])
+        model = ddp = DistributedDataParallel(net, gradient_as_bucket_view=drill.bucket_view)
+        if drill.wrap == "outer":
+            model = nn.Sequential(ddp)
+        elif drill.wrap == "compiled":
+            model = torch.compile(ddp, backend="eager")  # type: ignore[assignment]
     optimizer = _optimizer(drill.optimizer, model.parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9) if drill.scheduler else None
     out: dict[str, Any] = {"losses": [], "params": [], "state": [], "error": None}
@@ -209,6 +220,9 @@ def _step(rank: int, drill: Drill, step: int, guard: Guard | None, net: Net, mod
         kinds = {fault.kind: fault.value for fault in hits}
         if "input" in kinds:
             x[0, 0] = kinds["input"]
+        net.mask_nan = drill.nan_inputs_on is not None
+        if drill.nan_inputs_on == rank:
+            x[1, 1] = math.nan
         net.blocks[1].poison = kinds.get("grad")
         net.blocks[1].poison_output = kinds.get("forward")
         handle = None

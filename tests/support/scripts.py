@@ -404,3 +404,17 @@ def saves(rank: int, drill: Drill, journal: str) -> Any:
         "mentions": b"firstbad" in buffer.getvalue(),
         "equal": bits(model.parameters()) == bits(twin.parameters()),
     }
+
+
+def group_after_steps(rank: int, drill: Drill, journal: str) -> Any:
+    """Takes a step alone, as a warm-up does, before the process group is made; then rank 1 has a bad step."""
+    import rankworld
+
+    guard = Guard(journal=journal, run_id="late")
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    del drill
+    rankworld.join(rank, int(os.environ["WORLD_SIZE"]), os.environ["RANKWORLD_FOLDER"])
+    return _loop(guard, rank, bad_step=1, bad_rank=1)

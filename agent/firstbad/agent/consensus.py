@@ -64,6 +64,11 @@ class Consensus:
         self._group = group
         self._device = device
 
+    @property
+    def alone_by_need(self) -> bool:
+        """There was no process group when this was made."""
+        return self.backend is None
+
     @classmethod
     def form(cls) -> Consensus:
         """The group over all ranks; collective where the job has a process group."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from firstbad.agent import identity
 from firstbad.agent.consensus import Consensus, Meeting
+from firstbad.agent.models import replicas
 from firstbad.agent.observers.observer import Scene
 from firstbad.agent.recorder import StaticContext
 from firstbad.agent.settings import Settings
@@ -104,8 +104,8 @@ def describe_rank(
 def _data_parallel(scene: Scene, consensus: Consensus) -> tuple[int | None, int | None]:
     """(rank, size) in the data-parallel group: DDP's own group, or a world of one; unknown elsewhere."""
     for root in scene.models.roots():
-        if isinstance(root, DistributedDataParallel):
-            return dist.get_rank(root.process_group), dist.get_world_size(root.process_group)
+        for model in replicas(root):
+            return dist.get_rank(model.process_group), dist.get_world_size(model.process_group)
     return (0, 1) if consensus.world_size == 1 else (None, None)
 
 

@@ -231,7 +231,8 @@ class Guard:
         @functools.wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if self._meeting is None and self.scene.awake and not self._finished:
+            if self.scene.awake and not self._finished and (self._consensus is None or self._consensus.alone_by_need):
+                self._leave_alone()
                 self._meet()
             return result
 
@@ -263,6 +264,14 @@ class Guard:
         run_id = identity.resolve_run_id(self.settings.run_id) or "run-that-did-not-start"
         self._meeting = Meeting(run_id, identity.new_incarnation(), (0,) * (consensus.rank + 1), None)
         self._open(consensus, self._meeting)
+
+    def _leave_alone(self) -> None:
+        """Steps taken before there was a process group were an incarnation of their own; end it."""
+        if self._recorder is None:
+            return
+        self._seal_row(None)
+        self._recorder.end(Window(), outcome=Outcome.FINISHED, exit_code=None, error=None, observers_off=())
+        self._recorder, self._decision, self._step = None, None, 0
 
     def _open(self, consensus: Consensus, meeting: Meeting) -> None:
         journal = Journal(

@@ -30,6 +30,11 @@ def clean(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
+def replicas(root: nn.Module) -> list[DistributedDataParallel]:
+    """The DDP models in `root`, itself included: compile and people's own modules wrap them."""
+    return [module for module in root.modules() if isinstance(module, DistributedDataParallel)]
+
+
 class ModelMap:
     """Every outermost module that ran, and what is known of its parameters."""
 
@@ -42,12 +47,15 @@ class ModelMap:
     def add(self, root: nn.Module) -> None:
         """Learn the names below an outermost module."""
         self._roots.append(weakref.ref(root))
+        reduced = {id(p) for ddp in replicas(root) for p in ddp.parameters()}
         for prefix, module in root.named_modules():
-            reduced = isinstance(root, DistributedDataParallel)
             for name, parameter in module.named_parameters(recurse=False):
                 owner = clean(prefix)
                 full = f"{owner}.{name}" if owner else name
-                self._places.setdefault(id(parameter), Place(full, owner, reduced))
+                known = self._places.get(id(parameter))
+                if known is None or (id(parameter) in reduced and not known.reduced):
+                    # A model may have run before DDP wrapped it.
+                    self._places[id(parameter)] = Place(full, owner, id(parameter) in reduced)
 
     def ran(self, module: nn.Module) -> None:
         """Note that a module begins its forward; the first call of each fixes the causal order."""

@@ -121,7 +121,8 @@ class Window:
         """
         bad = [mark for mark in self.marks if isinstance(mark.value, float) and not math.isfinite(mark.value)]
         bad = self._without_echoes(bad)
-        triggers = [mark for mark in bad if mark.trigger]
+        # After a reduction a bad gradient may be a peer's: it says nothing about this rank's own inputs.
+        triggers = [mark for mark in bad if mark.trigger and mark.stage is not Stage.GRAD_REDUCED]
         exact = {mark.micro_step for mark in triggers if mark.exact}
         anywhere = any(not mark.exact for mark in triggers)
         counted = [mark for mark in bad if mark.trigger or mark.micro_step in exact or anywhere]

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
 
+from firstbad.agent.models import replicas
 from firstbad.agent.observers.observer import Observer, Scene
 from firstbad.agent.statistics import TensorStatistics, is_finite, local_part, measure, norms_of
 from firstbad.agent.window import Mark
@@ -152,16 +152,17 @@ class ReductionObserver(Observer):
         self._found_in: int = -1
 
     def found(self, root: nn.Module) -> None:
-        """Hook the process group of a DDP model."""
-        if not isinstance(root, DistributedDataParallel) or not hasattr(dist.ProcessGroup, "register_pre_hook"):
+        """Hook the process groups of the DDP models in an outermost module."""
+        if not hasattr(dist.ProcessGroup, "register_pre_hook"):
             return
-        group = root.process_group
-        if any(known is group for known, _ in self._hooked):
-            return
-        # The same id would silently replace somebody else's hook. Not the script's own random stream: never touch it.
-        hook_id = random.SystemRandom().getrandbits(62)
-        group.register_pre_hook(hook_id, self.watch(self._look))
-        self._hooked.append((group, hook_id))
+        for model in replicas(root):
+            group = model.process_group
+            if any(known is group for known, _ in self._hooked):
+                continue
+            # The same id would silently replace somebody else's hook. Not the script's random stream: never touch it.
+            hook_id = random.SystemRandom().getrandbits(62)
+            group.register_pre_hook(hook_id, self.watch(self._look))
+            self._hooked.append((group, hook_id))
 
     def remove(self) -> None:
         """Take the hooks away."""
