@@ -248,3 +248,28 @@ def test_steps_before_the_process_group_do_not_keep_the_ranks_from_deciding_toge
     verdicts = [record for record in records if isinstance(record, Verdict)]
     assert {(v.step, v.offender_rank, v.world_size) for v in verdicts} == {(1, 1, 2)}
     assert len({record.incarnation for record in records}) == 3
+
+
+def test_a_clip_between_micro_steps_does_not_hide_what_a_later_backward_adds(play: Play) -> None:
+    """The norm of before is forgotten at the next backward."""
+    played = play(1, Drill(), scripts.clips_then_goes_on)
+
+    assert played.one("finite")
+    assert [(v.step, v.action.value) for v in played.of(Verdict)] == [(1, "skip")]
+
+
+def test_a_guard_made_after_optimizers_and_schedulers_protects_them_all(play: Play) -> None:
+    """A scheduler keeps the unwrapped step on the instance; the second optimizer had not stepped yet."""
+    played = play(1, Drill(), scripts.guard_comes_late)
+
+    assert played.one("finite")
+    assert played.one("one_finite")
+    assert [(row.step, row.skipped_step) for row in played.of(Step)] == [(0, True), (1, False)]
+
+
+def test_a_running_statistic_that_the_bad_forward_wrote_is_not_taken_for_the_cause(play: Play) -> None:
+    """BatchNorm: the input is named, not the update before; odd dtypes switch no observer off."""
+    played = play(1, Drill(), scripts.batch_norm)
+
+    assert [(v.step, v.first_bad_stage, v.origin_step) for v in played.of(Verdict)] == [(2, "input", 2)]
+    assert played.of(RunEnd)[0].observers_off == ()

@@ -418,3 +418,61 @@ def group_after_steps(rank: int, drill: Drill, journal: str) -> Any:
     del drill
     rankworld.join(rank, int(os.environ["WORLD_SIZE"]), os.environ["RANKWORLD_FOLDER"])
     return _loop(guard, rank, bad_step=1, bad_rank=1)
+
+
+def clips_then_goes_on(rank: int, drill: Drill, journal: str) -> Any:
+    """Clips after the first micro step; the second one makes a bad gradient."""
+    guard = Guard(journal=journal)
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    del rank, drill
+    for step in range(2):
+        optimizer.zero_grad()
+        for micro in range(2):
+            model(torch.ones(1, 4)).sum().backward()
+            if (step, micro) == (1, 1):
+                next(model.parameters()).grad.view(-1)[0] = float("nan")  # type: ignore[union-attr]
+            if micro == 0:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    guard.__exit__(None, None, None)
+    return _report(model)
+
+
+def guard_comes_late(rank: int, drill: Drill, journal: str) -> Any:
+    """The guard is made after two optimizers and a scheduler; one backward for both, bad for the second model."""
+    del rank, drill
+    one, two = _net(), _net()
+    first, second = torch.optim.AdamW(one.parameters(), lr=0.1), torch.optim.SGD(two.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(first, 1)
+    guard = Guard(journal=journal)
+    for step in range(2):
+        first.zero_grad()
+        second.zero_grad()
+        (one(torch.ones(1, 4)).sum() + two(torch.ones(1, 4)).sum()).backward()
+        if step == 0:
+            next(two.parameters()).grad.view(-1)[0] = float("nan")  # type: ignore[union-attr]
+        first.step()
+        second.step()
+        scheduler.step()
+    guard.__exit__(None, None, None)
+    return _report(two) | {"one_finite": _report(one)["finite"]}
+
+
+def batch_norm(rank: int, drill: Drill, journal: str) -> Any:
+    """A NaN input in step 2 passes a BatchNorm, whose running statistics are bad then; a uint8 parameter beside."""
+    del rank, drill
+    guard = Guard(journal=journal)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    model.register_parameter("frozen", nn.Parameter(torch.zeros(3, dtype=torch.uint8), requires_grad=False))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    for step in range(3):
+        x = torch.randn(4, 4)
+        if step == 2:
+            x[0, 0] = float("nan")
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    guard.__exit__(None, None, None)
+    return None

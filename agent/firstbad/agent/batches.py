@@ -35,7 +35,8 @@ def describe(
     """
     A Batch from what users have at hand: single values or sequences of str or int, 0-d or 1-d tensors on the CPU.
 
-    Reading a tensor on an accelerator would wait for the device, so such a value counts as not told.
+    Reading a tensor on an accelerator would wait for the device, so such a value counts as not told; so does a negative
+    count.
     """
     return Batch(
         shards=tuple(str(item) for item in _items(shard_id)),
@@ -64,7 +65,8 @@ def _items(value: object) -> Iterable[object]:
 def _count(value: object) -> int | None:
     if value is None or getattr(getattr(value, "device", None), "type", "cpu") != "cpu":
         return None
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    count = int(value)  # type: ignore[call-overload]
+    return count if count >= 0 else None
 
 
 def distinct(batches: Sequence[Batch]) -> tuple[str, ...]:

@@ -358,6 +358,7 @@ class Guard:
 
     def unprotected(self, optimizer: Optimizer, why: str) -> None:
         """Say once that an optimizer steps without protection."""
+        self.scene.window = Window()  # its backwards belong to no decision
         name = type(optimizer).__name__
         if name not in self._told_unprotected:
             self._told_unprotected.add(name)

@@ -8,6 +8,8 @@ lost by deepcopy and break LRScheduler, which takes `step.__func__`.
 from __future__ import annotations
 
 import functools
+import gc
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -45,12 +47,14 @@ class Steering:
         self._patches = patches
         self._busy = False
         self._entered = False
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        """Every attached optimizer and its number in order of attachment, the same in every process."""
 
     @property
     def optimizers(self) -> list[Optimizer]:
         """Every optimizer made or stepped so far that still lives, LBFGS left out."""
-        return [optimizer for optimizer in self._optimizers if hasattr(optimizer, "param_groups")]
+        numbered = sorted(self._optimizers.items(), key=lambda pair: pair[1])
+        return [optimizer for optimizer, _ in numbered if hasattr(optimizer, "param_groups")]
 
     def parameters(self) -> list[torch.Tensor]:
         """Parameters of all attached optimizers, each once."""
@@ -76,6 +80,7 @@ class Steering:
             if getattr(vars(cls).get("step"), "hooked", False):
                 self._wrap_class(cls)
         self._wrap_scaler()
+        self._attach_living()
 
     def clear_gradients(self) -> None:
         """Zero the gradients of every attached optimizer in place, so that views and references stay valid."""
@@ -86,8 +91,34 @@ class Steering:
 
     def _adopt(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, LBFGS):
-            self._optimizers.add(optimizer)
+            self._attach(optimizer)
         self._wrap_class(type(optimizer))
+
+    def _attach(self, optimizer: Optimizer) -> None:
+        self._optimizers.setdefault(optimizer, len(self._optimizers))
+
+    def _attach_living(self) -> None:
+        """Optimizers made before the guard, and those whose scheduler has put the unwrapped step on the instance."""
+        found = [
+            item for item in gc.get_objects() if issubclass(type(item), Optimizer) and hasattr(item, "param_groups")
+        ]
+        for optimizer in found:
+            if isinstance(optimizer, LBFGS):
+                continue
+            self._attach(optimizer)
+            own = vars(optimizer).get("step")
+            if own is not None:
+                self._wrap_instance(optimizer, own)
+
+    def _wrap_instance(self, optimizer: Optimizer, own: Any) -> None:
+        def call(_this: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            return own(*args, **kwargs)
+
+        @functools.wraps(own)
+        def step(this: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            return self._step(this, call, args, kwargs)
+
+        self._patches.replace(optimizer, "step", types.MethodType(step, optimizer))
 
     def _wrap_class(self, cls: type[Optimizer]) -> None:
         original = cls.step
@@ -112,7 +143,7 @@ class Steering:
         if torch._C._current_graph_task_id() != -1:
             self._decider.unprotected(optimizer, "it steps inside backward, before anybody can decide")
             return original(optimizer, *args, **kwargs)
-        self._optimizers.add(optimizer)
+        self._attach(optimizer)
         result, args, kwargs = _evaluate_closure(args, kwargs)
         if not self._decider.decide(optimizer, scaler=None):
             self._decider.settled(optimizer, applied=False)
@@ -133,7 +164,7 @@ class Steering:
         def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled() or steering._busy:
                 return original(scaler, optimizer, *args, **kwargs)
-            steering._optimizers.add(optimizer)
+            steering._attach(optimizer)
             steering._decider.decide(optimizer, scaler=scaler)
             steering._busy, steering._entered = True, False
             try:

@@ -68,6 +68,8 @@ class Window:
     def begin_backward(self) -> int:
         """Count a root backward call; returns its micro step, from 0."""
         batch, self.pending = self.pending, None
+        # A norm or a look of before knows nothing of what this backward adds.
+        self.gradients_checked, self.grad_norm, self.grad_sq = False, None, None
         micro = self.micro_steps
         if batch is not None:
             if batch.micro_step is not None:

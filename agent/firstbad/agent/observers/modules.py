@@ -129,6 +129,9 @@ class _Hook:
         self._function = function
 
     def __call__(self, *args: Any) -> None:
+        # First of all: a compiler or tracer that follows us in must find nothing.
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return
         self._function(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -75,7 +75,11 @@ class ParameterObserver(Observer):
 
     def _first_bad(self, root: nn.Module, *, on_any_device: bool = False) -> tuple[str, torch.Tensor, bool] | None:
         models = self.scene.models
-        parameters = [p for p in root.parameters() if p.numel() and (on_any_device or p.device.type == "cpu")]
+        parameters = [
+            p
+            for p in root.parameters()
+            if p.numel() and p.dtype.is_floating_point and (on_any_device or p.device.type == "cpu")
+        ]
         if parameters:
             norms = norms_of([local_part(parameter) for parameter in parameters]).tolist()
             suspects = [p for p, norm in zip(parameters, norms, strict=True) if not math.isfinite(norm)]
@@ -83,6 +87,8 @@ class ParameterObserver(Observer):
                 if not is_finite(parameter):
                     place = models.place(parameter)
                     return (place.name if place else "unnamed parameter"), parameter, True
+        if on_any_device and not self._known_bad:
+            return None  # the forward of this very step may have written a bad value into a running statistic
         for name, buffer in root.named_buffers():
             usable = buffer.dtype.is_floating_point and (on_any_device or buffer.device.type == "cpu")
             if usable and bool(torch.isnan(buffer).any()):

@@ -31,6 +31,8 @@ class ScheduleObserver(Observer):
             return load(f, *args, **kwargs)
 
         self.scene.patches.replace(torch, "load", load_and_note)
+        # Pickle finds a function by its module and name, and wants the same object there.
+        self.scene.patches.replace(torch.serialization, "load", load_and_note)
 
     def _wrap_step(self, original: Any) -> Any:
         stepped = self.watch(self._stepped)
