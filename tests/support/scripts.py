@@ -26,7 +26,7 @@ def lopsided(rank: int, drill: Drill, journal: str) -> Any:
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
     if rank == 0:
-        guard._step += 1  # as if rank 1's loop had left one decision out
+        guard.fixedpoint.life.step += 1  # as if rank 1's loop had left one decision out
     dist.barrier()
     try:
         model(torch.ones(1, 2)).sum().backward()
@@ -119,7 +119,7 @@ def broken_observer(rank: int, drill: Drill, journal: str) -> Any:
     """An observer of rank 1 fails from its second call on; `drill.faults` decides whether there is a fault too."""
     guard = Guard(journal=journal)
     if rank == 1:
-        guard._losses._unscaled = _explode  # type: ignore[method-assign]
+        guard.panel.losses._unscaled = _explode  # type: ignore[method-assign]
     return _loop(guard, rank, bad_step=2 if drill.faults else None)
 
 
@@ -128,14 +128,14 @@ def broken_guard(rank: int, drill: Drill, journal: str) -> Any:
     del drill
     guard = Guard(journal=journal)
     if rank == 1:
-        original = guard._gradients.watch
+        original = guard.panel.gradients.watch
 
         def watch(function: Any) -> Any:
-            if guard._step == 1:
+            if guard.fixedpoint.life.step == 1:
                 raise RuntimeError("a bug of the agent's own")
             return original(function)
 
-        guard._gradients.watch = watch  # type: ignore[method-assign]
+        guard.panel.gradients.watch = watch  # type: ignore[method-assign]
     return _loop(guard, rank, bad_step=1, bad_rank=0)
 
 

@@ -80,8 +80,10 @@ class Consensus:
 
     @classmethod
     def alone(cls) -> Consensus:
-        """A world of one, for a script without a process group or one that failed before it had any."""
-        return cls(int(os.environ.get("RANK", "0")), 1, None, None, torch.device("cpu"))
+        """A world of one, for a script without a process group or one that failed before the ranks could meet."""
+        in_group = dist.is_available() and dist.is_initialized()
+        rank = dist.get_rank() if in_group else int(os.environ.get("RANK", "0"))
+        return cls(rank, 1, None, None, torch.device("cpu"))
 
     def meet(self, terms: Terms, run_id: str, incarnation: str) -> Meeting:
         """

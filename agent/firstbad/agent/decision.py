@@ -34,6 +34,10 @@ class BadStep:
         """First bad micro step; None when no observer saw which."""
         return None if self.key.inexact else self.key.micro_step
 
+    def who(self) -> str:
+        """The offender in words."""
+        return "every rank" if self.offender_rank is None else f"rank {self.offender_rank}"
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -47,6 +51,17 @@ class Decision:
     def action(self) -> Action:
         """apply, skip or stop."""
         return Action.APPLY if self.bad is None else self.bad.ruling.action
+
+    def sentence(self) -> str:
+        """The decision in one line for a log."""
+        bad = self.bad
+        if bad is None:
+            return f"step {self.step} is good"
+        micro = "unknown" if bad.micro_step is None else bad.micro_step
+        return (
+            f"step {self.step} is bad: first seen at {bad.who()}, micro step {micro}, stage {bad.key.stage.label} "
+            f"-> {self.action.value} ({bad.ruling.reason})"
+        )
 
     def verdict(self, *, world_size: int, policy: Policy) -> dict[str, Any]:
         """The body of the verdict record: the same on every rank."""

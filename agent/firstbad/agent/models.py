@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import WeakIdKeyDictionary
 
 from firstbad.agent.lanes import MAX_ORDER
 
@@ -39,23 +39,26 @@ class ModelMap:
     """Every outermost module that ran, and what is known of its parameters."""
 
     def __init__(self) -> None:
-        self._roots: list[weakref.ref[nn.Module]] = []
-        self._places: dict[int, Place] = {}
+        self._roots = WeakIdKeyDictionary()  # by identity: people's modules may define __eq__
+        self._places: dict[int, tuple[weakref.ref[torch.Tensor], Place]] = {}
         self._turn: dict[int, int] = {}
         self._turns = 0
 
     def add(self, root: nn.Module) -> None:
         """Learn the names below an outermost module."""
-        self._roots.append(weakref.ref(root))
+        self._roots[root] = None
         reduced = {id(p) for ddp in replicas(root) for p in ddp.parameters()}
         for prefix, module in root.named_modules():
             for name, parameter in module.named_parameters(recurse=False):
                 owner = clean(prefix)
                 full = f"{owner}.{name}" if owner else name
-                known = self._places.get(id(parameter))
+                known = self.place(parameter)
+                if known is None:
+                    self._turn.pop(id(parameter), None)  # a dead parameter's, whose id this one has now
                 if known is None or (id(parameter) in reduced and not known.reduced):
                     # A model may have run before DDP wrapped it.
-                    self._places[id(parameter)] = Place(full, owner, id(parameter) in reduced)
+                    place = Place(full, owner, id(parameter) in reduced)
+                    self._places[id(parameter)] = weakref.ref(parameter), place
 
     def ran(self, module: nn.Module) -> None:
         """Note that a module begins its forward; the first call of each fixes the causal order."""
@@ -66,22 +69,16 @@ class ModelMap:
 
     def knows(self, root: nn.Module) -> bool:
         """Whether `root` was added."""
-        return any(reference() is root for reference in self._roots)
+        return root in self._roots
 
-    def roots(self) -> Iterator[nn.Module]:
-        """The outermost modules that still live."""
-        for reference in self._roots:
-            root = reference()
-            if root is not None:
-                yield root
+    def roots(self) -> list[nn.Module]:
+        """The outermost modules that still live, in the order in which they were found."""
+        return list(self._roots)
 
     def place(self, parameter: torch.Tensor) -> Place | None:
         """Name and module of a parameter; None when it belongs to no known model."""
-        return self._places.get(id(parameter))
-
-    def covers(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Whether every parameter belongs to a known model."""
-        return all(id(parameter) in self._places for parameter in parameters)
+        alive, place = self._places.get(id(parameter), (None, None))
+        return place if alive is not None and alive() is parameter else None
 
     def forward_order(self, parameter: torch.Tensor) -> int:
         """Place in the forward, 0 first; MAX_ORDER when it was not seen running."""

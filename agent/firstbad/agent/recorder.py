@@ -113,7 +113,7 @@ class Recorder:
                 "step": decision.step,
                 "trainer_step": _last(batch.trainer_step for batch in batches),
                 "applied_step": tally.applied,
-                "micro_steps": window.micro_steps,
+                "micro_steps": window.kept_micro_steps,
                 "consumed_samples": tally.samples,
                 "loss": loss,
                 "loss_finite": None if loss is None else math.isfinite(loss),

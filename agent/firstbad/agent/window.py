@@ -17,6 +17,9 @@ from firstbad.agent.lanes import MAX_ORDER, Key
 from firstbad.agent.statistics import TensorStatistics
 from firstbad.schema import Stage
 
+HELD = 4096
+"""Sightings remembered of a script that calls backward and never steps."""
+
 
 @dataclass(slots=True)
 class Mark:
@@ -64,12 +67,18 @@ class Window:
     loss_scale: float | torch.Tensor | None = None
     gradients_checked: bool = False
     """A finite norm over every gradient is already there."""
+    kept_from: int = 0
+    """First micro step whose gradients the script still holds; those before it were thrown away with no step."""
+    every_micro_step_synced: bool = True
+    """Every earlier micro step had its gradients reduced, so a bad input of a reduction is of this one."""
 
     def begin_backward(self) -> int:
         """Count a root backward call; returns its micro step, from 0."""
         batch, self.pending = self.pending, None
         # A norm or a look of before knows nothing of what this backward adds.
         self.gradients_checked, self.grad_norm, self.grad_sq = False, None, None
+        if self.micro_steps > self.kept_from and self.current_micro_step not in self.synced_micro_steps:
+            self.every_micro_step_synced = False
         micro = self.micro_steps
         if batch is not None:
             if batch.micro_step is not None:
@@ -77,6 +86,11 @@ class Window:
             self.batches[micro] = batch
         self.micro_steps = max(self.micro_steps, micro) + 1
         return micro
+
+    @property
+    def kept_micro_steps(self) -> int:
+        """Backward calls whose gradients the script still holds."""
+        return self.micro_steps - self.kept_from
 
     @property
     def current_micro_step(self) -> int:
@@ -90,10 +104,24 @@ class Window:
             return self.pending.micro_step
         return self.micro_steps
 
-    @property
-    def every_micro_step_synced(self) -> bool:
-        """Every earlier micro step had its gradients reduced, so a bad input of a reduction is of this one."""
-        return all(micro in self.synced_micro_steps for micro in range(self.current_micro_step))
+    def throw_away(self) -> None:
+        """
+        The script has cleared every gradient without a step: it left a bad update out itself, or it put the gradients
+        aside to combine them. What was seen so far no longer makes the step bad; should a step be bad all the same,
+        it tells where that began.
+        """
+        self.gradients_checked, self.grad_norm, self.grad_sq = False, None, None
+        self.kept_from, self.every_micro_step_synced = self.micro_steps, True
+        self.synced_micro_steps.clear()
+        if max(len(self.losses), len(self.batches), len(self.marks)) > HELD:
+            self.losses.clear()
+            self.batches.clear()
+            self.marks.clear()
+
+    def close(self) -> None:
+        """No more backward comes: gradients put aside and given back, with no backward since, are the update's own."""
+        if self.kept_from == self.micro_steps:
+            self.kept_from = 0
 
     def resolve(self) -> None:
         """Read every tensor that marks and losses hold, in one transfer. Waits for the device when there is any."""
@@ -122,6 +150,8 @@ class Window:
         any when the trigger does not know its own.
         """
         bad = [mark for mark in self.marks if isinstance(mark.value, float) and not math.isfinite(mark.value)]
+        if not any(mark.trigger and mark.micro_step >= self.kept_from for mark in bad):
+            return []
         bad = self._without_echoes(bad)
         # After a reduction a bad gradient may be a peer's: it says nothing about this rank's own inputs.
         triggers = [mark for mark in bad if mark.trigger and mark.stage is not Stage.GRAD_REDUCED]
@@ -148,7 +178,7 @@ class Window:
 
     def loss(self) -> float | None:
         """Sum of what backward was called on; NaN stays NaN; None when there was none."""
-        values = [value for _, value in self.losses if isinstance(value, float)]
+        values = [value for micro, value in self.losses if micro >= self.kept_from and isinstance(value, float)]
         return math.fsum(values) if values and all(map(math.isfinite, values)) else (sum(values) if values else None)
 
     def loss_of(self, micro_step: int) -> float | None:
@@ -157,5 +187,5 @@ class Window:
         return sum(values) if values else None
 
     def batch_list(self) -> list[Batch]:
-        """What was told about the micro steps, in their order."""
-        return [self.batches[micro] for micro in sorted(self.batches)]
+        """What was told about the micro steps whose gradients were kept, in their order."""
+        return [self.batches[micro] for micro in sorted(self.batches) if micro >= self.kept_from]

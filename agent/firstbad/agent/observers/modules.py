@@ -9,22 +9,19 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from firstbad.agent.observers.observer import Observer, Scene
-from firstbad.agent.patches import Patches
 from firstbad.agent.statistics import is_finite, measure
 from firstbad.agent.window import Mark
 from firstbad.schema import Stage, TensorKind
 
-DISCOVERY_WINDOWS = 2
-"""Step windows in which outermost modules are looked for; afterwards only they carry hooks."""
-
 
 class ModuleObserver(Observer):
     """
-    Finds each outermost module at its first call during the first windows, and checks its floating-point
-    inputs (stage input) and outputs (stage forward; loss for scalars). Forwards without gradients are evaluation and
-    not looked at. One pass over inputs and outputs; nothing waits for an accelerator.
+    Finds each outermost module at its first call, and checks its floating-point inputs (stage input) and outputs (stage
+    forward; loss for scalars). Forwards without gradients are evaluation and not looked at, nor are those that a
+    backward runs again (activation checkpointing). One pass over inputs and outputs; nothing waits for an accelerator.
     """
 
     name = "modules"
@@ -47,26 +44,48 @@ class ModuleObserver(Observer):
         self._on_found, self._on_entered, self._on_ran = found, entered, ran
         self._inside: nn.Module | None = None
         self._first = False
-        self._discovery = Patches()
+        self._handles = WeakIdKeyDictionary()  # by identity: people's modules may define __eq__
 
     def install(self) -> None:
-        """Begin discovery: every module call passes by until `end_discovery`."""
+        """
+        Let every module call pass by. The wrapper stays for good: taking it away would make compilers, which have
+        followed it, compile once more, and models may come at any step.
+        """
         original = nn.Module.__call__
         arrive = self.watch(self._arrive)
 
         @functools.wraps(original)
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling():
+            # A compiler must find nothing, not even the flag: it would guard on it.
+            if not torch.compiler.is_compiling() and (self._first or self._inside is None):
                 arrive(module)
             return original(module, *args, **kwargs)
 
-        self._discovery.replace(nn.Module, "__call__", call)
+        self.scene.patches.replace(nn.Module, "__call__", call)
+        for name in ("script", "trace", "trace_module"):
+            self.scene.patches.replace(torch.jit, name, self._wrap_jit(getattr(torch.jit, name)))
 
-    def end_discovery(self) -> None:
-        """The models are known: take the wrapper of every module call away, only the outermost keep hooks."""
-        self._discovery.restore()
+    def _wrap_jit(self, original: Any) -> Any:
+        """TorchScript compiles a module's hooks with it, which ours cannot be: they step aside."""
+
+        @functools.wraps(original)
+        def without_hooks(*args: Any, **kwargs: Any) -> Any:
+            roots = list(self._handles)
+            for root in roots:
+                self._unhook(root)
+            inside, self._inside = self._inside, _NOWHERE
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._inside = inside
+                for root in roots:
+                    self._hook(root)
+
+        return without_hooks
 
     def _arrive(self, module: nn.Module) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            return
         if self._first:
             self.scene.models.ran(module)
         elif self._inside is None and torch.is_grad_enabled() and not self.scene.models.knows(module):
@@ -76,18 +95,27 @@ class ModuleObserver(Observer):
         if not any(parameter.requires_grad for parameter in root.parameters()):
             return
         self.scene.models.add(root)
-        root.register_forward_pre_hook(_Hook(self.watch(self._before)), with_kwargs=True)
-        root.register_forward_hook(_Hook(self.watch(self._after)), always_call=True)
+        self._hook(root)
         self._first = True
         self._on_found(root)
         self.scene.models.ran(root)
+
+    def _hook(self, root: nn.Module) -> None:
+        self._handles[root] = [
+            root.register_forward_pre_hook(_Hook(self.watch(self._before)), with_kwargs=True),
+            root.register_forward_hook(_Hook(self.watch(self._after)), always_call=True),
+        ]
+
+    def _unhook(self, root: nn.Module) -> None:
+        for handle in self._handles.pop(root, []):  # type: ignore[no-untyped-call]
+            handle.remove()
 
     def _before(self, root: nn.Module, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling() and self._enter(root):
             self._check(_tensors((args, kwargs), "input"), TensorKind.INPUT)
 
     def _enter(self, root: nn.Module) -> bool:
-        if self._inside is not None or not torch.is_grad_enabled():
+        if self._inside is not None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return False
         self._inside = root
         self._on_entered(root)
@@ -117,6 +145,10 @@ class ModuleObserver(Observer):
                 mark.value = float("nan")
                 mark.evidence = [measure(detached, kind=kind, name=name, module="", micro_step=micro)]
             window.marks.append(mark)
+
+
+_NOWHERE = nn.Module()
+"""Stands for the outermost module while nothing may be looked at."""
 
 
 class _Hook:

@@ -29,11 +29,12 @@ class Scene:
         self.checkpoint_parent: str | None = None
         self.previous_step_suspect = False
         """The previous step's bad update was applied (policy observe), so bad weights are no news."""
+        self.detached = False
 
     @property
     def awake(self) -> bool:
-        """False in a forked child (a DataLoader worker): the guard belongs to the parent."""
-        return self.pid == os.getpid()
+        """False after detach, and in a forked child (a DataLoader worker): the guard belongs to the parent."""
+        return self.pid == os.getpid() and not self.detached
 
 
 class Observer:

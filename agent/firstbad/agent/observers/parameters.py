@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -31,11 +32,11 @@ class ParameterObserver(Observer):
         """Notice loads: Module.load_state_dict."""
         original = nn.Module.load_state_dict
 
+        @functools.wraps(original)
         def load_state_dict(module: nn.Module, *args: object, **kwargs: object) -> object:
             self._due = True
             return original(module, *args, **kwargs)  # type: ignore[arg-type]
 
-        load_state_dict.__doc__ = original.__doc__
         self.scene.patches.replace(nn.Module, "load_state_dict", load_state_dict)
 
     def before_forward(self, root: nn.Module) -> None:

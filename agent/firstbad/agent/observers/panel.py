@@ -1,0 +1,102 @@
+"""All observers of one guard, wired to each other, and the ballot that their marks make."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+
+from firstbad.agent.lanes import Ballot
+from firstbad.agent.observers.canary import CanaryObserver
+from firstbad.agent.observers.clearing import ClearingObserver
+from firstbad.agent.observers.gradients import GradientObserver, NormObserver, ReductionObserver
+from firstbad.agent.observers.losses import LossObserver
+from firstbad.agent.observers.modules import ModuleObserver
+from firstbad.agent.observers.observer import Observer, Scene
+from firstbad.agent.observers.parameters import ParameterObserver
+from firstbad.agent.observers.schedule import ScheduleObserver
+from firstbad.agent.steering.attached import AttachedOptimizers
+from firstbad.agent.window import Mark, Window
+from firstbad.schema import Stage
+
+
+class Panel:
+    """The observers of one guard. An observer that fails in `install` or later is off; the others go on."""
+
+    def __init__(self, scene: Scene, attached: AttachedOptimizers) -> None:
+        self.scene = scene
+        self.autocast = False
+        """Whether a forward ran under autocast so far."""
+        self.gradients = GradientObserver(scene, attached.parameters)
+        self.losses = LossObserver(scene, self.gradients.watch(self.gradients.between_micro_steps))
+        self.parameters = ParameterObserver(scene)
+        self.reductions = ReductionObserver(scene, self.gradients)
+        self.norm = NormObserver(scene, self.gradients, attached.parameters)
+        self.canary = CanaryObserver(scene, self._canary_sang)
+        self.modules = ModuleObserver(scene, found=self.reductions.found, entered=self._entered, ran=self.canary.settle)
+        self.schedule = ScheduleObserver(scene)
+        self.clearing = ClearingObserver(scene, attached.parameters)
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Every observer, in order of installation."""
+        return (
+            self.losses,
+            self.modules,
+            self.parameters,
+            self.reductions,
+            self.gradients,
+            self.norm,
+            self.canary,
+            self.schedule,
+            self.clearing,
+        )
+
+    def install(self) -> None:
+        """Put every observer's hooks in place."""
+        for observer in self.observers:
+            try:
+                observer.install()
+            except Exception as error:
+                observer.switch_off(error)
+
+    def faults(self) -> tuple[str, ...]:
+        """Names of the observers that are off after a fault of their own."""
+        return tuple(observer.name for observer in self.observers if observer.fault is not None)
+
+    def ballot(self, window: Window, *, step: int, rank: int, scaler: GradScaler | None) -> tuple[Ballot, list[Mark]]:
+        """
+        The last look at the gradients, then this rank's words about the window. Waits for the device if there is one.
+
+        Returns: (ballot, bad marks in election order).
+        """
+        self.gradients.watch(self.gradients.before_update)()
+        window.resolve()
+        marks = window.bad_marks()
+        if marks:
+            self.parameters.watch(self.parameters.on_bad_step)()
+            window.resolve()
+            marks = window.bad_marks()
+        stages = {mark.stage for mark in marks}
+        if scaler is not None and stages & {Stage.GRAD, Stage.GRAD_REDUCED}:
+            stages.add(Stage.SCALER)
+        key = window.key(marks[0], rank) if marks else None
+        return Ballot(step, key, frozenset(stages)), marks
+
+    def remove(self) -> None:
+        """Take away what is not an attribute in `scene.patches`: hooks on process groups."""
+        self.reductions.remove()
+
+    def _entered(self, root: nn.Module) -> None:
+        self.parameters.before_forward(root)
+        device = next((p.device.type for p in root.parameters()), "cpu")
+        self.autocast = self.autocast or torch.is_autocast_enabled(device)
+
+    def _canary_sang(self, micro_step: int) -> None:
+        window = self.scene.window
+        if any(mark.stage is Stage.GRAD and mark.exact and mark.micro_step == micro_step for mark in window.marks):
+            return
+        # Only where this micro step's gradients are still our own may they be read; after a reduction they are not.
+        own = micro_step not in window.synced_micro_steps
+        if not (own and self.gradients.local(micro_step, exact=True)):
+            window.marks.append(Mark(Stage.GRAD, micro_step, exact=True, trigger=True))
