@@ -28,6 +28,7 @@ _CONTEXT.set_forkserver_preload(
         "firstbad.agent.guard",
         "rankworld",
         "drills",
+        "habits",
         "ledger",
     ]
 )
