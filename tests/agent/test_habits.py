@@ -107,7 +107,7 @@ def test_a_rank_without_data_takes_part_in_the_decision(play: Play) -> None:
 
     assert played.one("finite")
     played.one("params")
-    assert {(v.step, v.action.value) for v in played.of(Verdict)} == {(2, "skip")}
+    assert {(v.step, v.offender_rank, v.action.value) for v in played.of(Verdict)} == {(2, 1, "skip")}
     idle = [(row.step, row.micro_steps, row.loss) for row in played.of(Step) if row.rank == 2]
     assert [(step, micro, loss is None) for step, micro, loss in idle] == [
         (0, 1, False),

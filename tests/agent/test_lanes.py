@@ -44,21 +44,24 @@ def test_values_beyond_their_bits_saturate_and_never_spill_into_a_neighbour() ->
 
 
 ballots = st.lists(
-    st.tuples(st.none() | keys, st.frozensets(st.sampled_from(Stage)), st.booleans()), min_size=1, max_size=8
+    st.tuples(st.none() | keys, st.frozensets(st.sampled_from(Stage)), st.booleans(), st.booleans()),
+    min_size=1,
+    max_size=8,
 )
 
 
 @given(ballots, st.integers(0, 2**40))
 def test_reducing_by_min_elects_the_smallest_key_and_counts_any_and_all(words: list, step: int) -> None:
     """The reference gathers every ballot and looks at all of them."""
-    votes = [Ballot(step, key, stages, degraded) for key, stages, degraded in words]
+    votes = [Ballot(step, key, stages, degraded, handed) for key, stages, degraded, handed in words]
     reduced = [min(lanes) for lanes in zip(*(vote.lanes() for vote in votes), strict=True)]
     count = Count.of(reduced)
 
     assert len(reduced) == LENGTH
     keys = [vote.key for vote in votes if vote.key is not None]
     assert count.key == min(keys, key=Key.pack, default=None)
-    alike = {(key.micro_step, key.stage) for key in keys}
+    handed = any(vote.handed for vote in votes)
+    alike = {(key.micro_step, key.stage, (key.inexact, key.order) if handed else None) for key in keys}
     assert count.unanimous == (len(keys) == len(votes) and len(alike) == 1)
     assert count.stages_any == frozenset().union(*(vote.stages for vote in votes))
     assert count.stages_all == frozenset.intersection(*(vote.stages for vote in votes))

@@ -85,6 +85,10 @@ class Consensus:
         rank = dist.get_rank() if in_group else int(os.environ.get("RANK", "0"))
         return cls(rank, 1, None, None, torch.device("cpu"))
 
+    def owns(self, group: Any) -> bool:
+        """Whether `group` is the agent's own process group."""
+        return group is not None and group is self._group
+
     def meet(self, terms: Terms, run_id: str, incarnation: str) -> Meeting:
         """
         Compare settings, share identity, measure clocks. Collective; waits for every rank.

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from firstbad.agent import identity
 from firstbad.agent.consensus import Consensus, Meeting
-from firstbad.agent.models import replicas
+from firstbad.agent.models.wrappers import replicas
 from firstbad.agent.observers.observer import Scene
 from firstbad.agent.recorder import StaticContext
 from firstbad.agent.settings import Settings

@@ -66,7 +66,8 @@ class Guard:
         self.settings, self._refusal = _resolve(settings, refusal, overrides)
         self.scene = Scene()
         self.attached = AttachedOptimizers()
-        self.panel = Panel(self.scene, self.attached)
+        self.panel = Panel(self.scene, self.attached, self._is_own)
+        self.attached.on_new = self.panel.refresh
         self.fixedpoint = FixedPoint(self.panel, self.attached, meet=self._begin)
         self._met = False
         _active = self
@@ -194,6 +195,10 @@ class Guard:
     def _begin(self) -> Incarnation:
         self._met = True
         return Incarnation.begin(self.settings, self._refusal)
+
+    def _is_own(self, group: Any) -> bool:
+        life = self.fixedpoint.life
+        return life is not None and life.consensus.owns(group)
 
     def _leave_alone(self) -> None:
         """Steps taken before there was a process group were an incarnation of their own; end it."""

@@ -9,11 +9,14 @@ Layout, int64, reduced with MIN over all ranks:
     17, 18     step, -step                                                  ->  MIN agrees iff all ranks are in one step
     19         -1 when this rank's guard is broken (degraded), else 0
     20         -(micro step and stage of the key)   ->  MIN agrees with the elected key iff every rank nominated alike
+    21         -(the key but for its rank)          ->  the same, place in causal order included
+    22         -1 when this rank's forward or backward was handed values by peers, else 0: then a bad value in the same
+               micro step and stage may be a peer's, and only ranks that are alike in lane 21 saw the same thing
 
 MIN of the negated flag is OR, and NCCL has MIN on int64 but no bitwise reductions. Values that may be NaN are never
 reduced: MIN and MAX treat NaN differently per backend and per rank.
 
-Election key, smallest wins: micro step (18 bits), place of the stage in time (4), inexact (1), order (19), rank (20).
+Election key, smallest wins: micro step (14 bits), place of the stage in time (4), inexact (1), order (23), rank (20).
 Stage update stands first in time: it is the work of the step before, and its peers see only what follows from it.
 """
 
@@ -32,19 +35,22 @@ _ALL = _ANY + STAGES
 _STEP = _ALL + STAGES
 _DEGRADED = _STEP + 2
 _LATEST = _DEGRADED + 1
-LENGTH = _LATEST + 1
-LAYOUT = "v1:key|any8|all8|step2|degraded|latest"
+_ORDER = _LATEST + 1
+_HANDED = _ORDER + 1
+LENGTH = _HANDED + 1
+LAYOUT = "v2:key|any8|all8|step2|degraded|latest|order|handed"
 """Compared between ranks at start; change it with the layout."""
 
-MAX_MICRO = (1 << 18) - 1
-MAX_ORDER = (1 << 19) - 1
+MAX_MICRO = (1 << 14) - 1
+MAX_ORDER = (1 << 23) - 1
 MAX_RANK = (1 << 20) - 1
 
 
 _IN_TIME = (Stage.UPDATE, *(stage for stage in Stage if stage is not Stage.UPDATE))
 _PLACE = {stage: place for place, stage in enumerate(_IN_TIME)}
-_PREFIX = 40
-"""Bits below micro step and stage."""
+_RANK_BITS = 20
+_PREFIX = _RANK_BITS + 24
+"""Bits below micro step and stage: rank, order, inexact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +71,10 @@ class Key:
     def pack(self) -> int:
         """The key as an integer below NOBODY; micro step and order saturate at their bounds."""
         return (
-            min(self.micro_step, MAX_MICRO) << 44
+            min(self.micro_step, MAX_MICRO) << _PREFIX + 4
             | _PLACE[self.stage] << _PREFIX
-            | self.inexact << 39
-            | min(self.order, MAX_ORDER) << 20
+            | self.inexact << _PREFIX - 1
+            | min(self.order, MAX_ORDER) << _RANK_BITS
             | self.rank
         )
 
@@ -76,10 +82,10 @@ class Key:
     def unpack(cls, packed: int) -> Key:
         """The key behind an integer made by `pack`."""
         return cls(
-            micro_step=packed >> 44,
+            micro_step=packed >> _PREFIX + 4,
             stage=_IN_TIME[packed >> _PREFIX & 0xF],
-            inexact=bool(packed >> 39 & 1),
-            order=packed >> 20 & MAX_ORDER,
+            inexact=bool(packed >> _PREFIX - 1 & 1),
+            order=packed >> _RANK_BITS & MAX_ORDER,
             rank=packed & MAX_RANK,
         )
 
@@ -92,6 +98,8 @@ class Ballot:
     key: Key | None
     stages: frozenset[Stage]
     degraded: bool = False
+    handed: bool = False
+    """Peers' activations or their gradients flowed through this rank's forward or backward."""
 
     def lanes(self) -> list[int]:
         """The ballot as LENGTH integers."""
@@ -104,6 +112,8 @@ class Ballot:
         lanes[_STEP + 1] = -self.step
         lanes[_DEGRADED] = -int(self.degraded)
         lanes[_LATEST] = -(lanes[0] >> _PREFIX)
+        lanes[_ORDER] = -(lanes[0] >> _RANK_BITS)
+        lanes[_HANDED] = -int(self.handed)
         return lanes
 
 
@@ -116,7 +126,7 @@ class Count:
     stages_any: frozenset[Stage]
     stages_all: frozenset[Stage]
     unanimous: bool
-    """Every rank nominated itself in the elected micro step and stage."""
+    """Every rank nominated itself in the elected micro step and stage, and by itself."""
     lowest_step: int
     highest_step: int
     degraded: bool
@@ -133,7 +143,9 @@ class Count:
             key=None if lanes[0] >= NOBODY else Key.unpack(lanes[0]),
             stages_any=frozenset(stage for stage in Stage if lanes[_ANY + stage] < 0),
             stages_all=frozenset(stage for stage in Stage if lanes[_ALL + stage] > 0),
-            unanimous=lanes[0] < NOBODY and lanes[0] >> _PREFIX == -lanes[_LATEST],
+            unanimous=lanes[0] < NOBODY
+            and lanes[0] >> _PREFIX == -lanes[_LATEST]
+            and (lanes[_HANDED] == 0 or lanes[0] >> _RANK_BITS == -lanes[_ORDER]),
             lowest_step=lanes[_STEP],
             highest_step=-lanes[_STEP + 1],
             degraded=lanes[_DEGRADED] < 0,

@@ -49,6 +49,8 @@ class Window:
     """This rank's view of one attempted update."""
 
     micro_steps: int = 0
+    current_micro_step: int = 0
+    """The micro step whose backward is running or ran last, from 0."""
     losses: list[tuple[int, float | torch.Tensor]] = field(default_factory=list)
     """(micro step, value that backward was called on, divided by the loss scale)."""
     batches: dict[int, Batch] = field(default_factory=dict)
@@ -69,33 +71,40 @@ class Window:
     """A finite norm over every gradient is already there."""
     kept_from: int = 0
     """First micro step whose gradients the script still holds; those before it were thrown away with no step."""
+    handed: bool = False
+    """Peers' activations or their gradients flowed through this rank's forward or backward."""
+    exchanged_gradients: bool = False
+    """The script itself exchanged tensors between its backward and its step: `.grad` may be a peer's work."""
     every_micro_step_synced: bool = True
     """Every earlier micro step had its gradients reduced, so a bad input of a reduction is of this one."""
 
-    def begin_backward(self) -> int:
-        """Count a root backward call; returns its micro step, from 0."""
+    def begin_backward(self, chunk: int | None = None) -> int:
+        """
+        Count a root backward call.
+
+        Args:
+            chunk: its micro step where a pipeline says so.
+
+        Returns: its micro step, from 0.
+        """
         batch, self.pending = self.pending, None
         # A norm or a look of before knows nothing of what this backward adds.
         self.gradients_checked, self.grad_norm, self.grad_sq = False, None, None
         if self.micro_steps > self.kept_from and self.current_micro_step not in self.synced_micro_steps:
             self.every_micro_step_synced = False
-        micro = self.micro_steps
+        micro = self.micro_steps if chunk is None else chunk
         if batch is not None:
             if batch.micro_step is not None:
                 micro = batch.micro_step
             self.batches[micro] = batch
-        self.micro_steps = max(self.micro_steps, micro) + 1
+        self.micro_steps = max(self.micro_steps, micro + 1)
+        self.current_micro_step = micro
         return micro
 
     @property
     def kept_micro_steps(self) -> int:
         """Backward calls whose gradients the script still holds."""
         return self.micro_steps - self.kept_from
-
-    @property
-    def current_micro_step(self) -> int:
-        """The micro step whose backward is running or ran last, from 0."""
-        return max(self.micro_steps - 1, 0)
 
     @property
     def coming_micro_step(self) -> int:
@@ -173,7 +182,7 @@ class Window:
 
     def key(self, mark: Mark, rank: int) -> Key:
         """The election key of a mark: an unknown micro step enters as the window's last, flagged inexact."""
-        micro = mark.micro_step if mark.exact else self.current_micro_step
+        micro = mark.micro_step if mark.exact else max(self.micro_steps - 1, 0)
         return Key(micro, mark.stage, not mark.exact, mark.order, rank)
 
     def loss(self) -> float | None:

@@ -33,7 +33,7 @@ class CanaryObserver(Observer):
             candidates = [p for p in root.parameters() if p.requires_grad and 0 < p.numel() <= LARGEST]
             if candidates:
                 # Not the very first by order: an embedding's own gradient is last and large. Order, then size.
-                chosen = min(candidates, key=lambda p: (self.scene.models.forward_order(p), p.numel()))
+                chosen = min(candidates, key=lambda p: (self.scene.models.position(p), p.numel()))
                 look = unserializable_hook(self.watch(self._look))  # type: ignore[no-untyped-call]
                 chosen.register_hook(look)  # type: ignore[no-untyped-call]
         self._roots_done = len(roots)

@@ -25,13 +25,13 @@ class LossObserver(Observer):
 
     name = "loss"
 
-    def __init__(self, scene: Scene, again: Callable[[], None]) -> None:
+    def __init__(self, scene: Scene, before: Callable[[bool], None]) -> None:
         """
         Args:
-            again: called before every root backward of a window but the first.
+            before: called before every root backward; its argument is false for the first of a window.
         """
         super().__init__(scene)
-        self._again = again
+        self._before = before
         self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor] | None = None
 
     def install(self) -> None:
@@ -42,10 +42,9 @@ class LossObserver(Observer):
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch._C._current_graph_task_id() == -1 and self.scene.awake:
-                if self.scene.window.micro_steps:
-                    self._again()
+                self._before(self.scene.window.micro_steps > 0)
                 # Counting is no observer's business: a rank that stopped counting would leave its peers waiting.
-                see(tensors, self.scene.window.begin_backward())
+                see(tensors, self.scene.window.begin_backward(self.scene.chunk))
             return original(tensors, *args, **kwargs)
 
         self.scene.patches.replace(torch.autograd, "backward", backward)

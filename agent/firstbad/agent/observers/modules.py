@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from firstbad.agent.models.order import order
 from firstbad.agent.observers.observer import Observer, Scene
 from firstbad.agent.statistics import is_finite, measure
 from firstbad.agent.window import Mark
@@ -42,7 +43,6 @@ class ModuleObserver(Observer):
         """
         super().__init__(scene)
         self._on_found, self._on_entered, self._on_ran = found, entered, ran
-        self._inside: nn.Module | None = None
         self._first = False
         self._handles = WeakIdKeyDictionary()  # by identity: people's modules may define __eq__
 
@@ -57,7 +57,7 @@ class ModuleObserver(Observer):
         @functools.wraps(original)
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             # A compiler must find nothing, not even the flag: it would guard on it.
-            if not torch.compiler.is_compiling() and (self._first or self._inside is None):
+            if not torch.compiler.is_compiling() and (self._first or self.scene.inside is None):
                 arrive(module)
             return original(module, *args, **kwargs)
 
@@ -73,11 +73,11 @@ class ModuleObserver(Observer):
             roots = list(self._handles)
             for root in roots:
                 self._unhook(root)
-            inside, self._inside = self._inside, _NOWHERE
+            inside, self.scene.inside = self.scene.inside, _NOWHERE
             try:
                 return original(*args, **kwargs)
             finally:
-                self._inside = inside
+                self.scene.inside = inside
                 for root in roots:
                     self._hook(root)
 
@@ -88,13 +88,13 @@ class ModuleObserver(Observer):
             return
         if self._first:
             self.scene.models.ran(module)
-        elif self._inside is None and torch.is_grad_enabled() and not self.scene.models.knows(module):
+        elif self.scene.inside is None and torch.is_grad_enabled() and not self.scene.models.knows(module):
             self._found(module)
 
     def _found(self, root: nn.Module) -> None:
         if not any(parameter.requires_grad for parameter in root.parameters()):
             return
-        self.scene.models.add(root)
+        self.scene.models.add(root, self.scene.pipeline or (0, 1))
         self._hook(root)
         self._first = True
         self._on_found(root)
@@ -111,34 +111,39 @@ class ModuleObserver(Observer):
             handle.remove()
 
     def _before(self, root: nn.Module, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling() and self._enter(root):
+        if torch.compiler.is_compiling() or not self._enter(root):
+            return
+        # What a later stage of a pipeline takes in is no data but what a peer has sent.
+        if self.scene.pipeline is None or self.scene.pipeline[0] == 0:
             self._check(_tensors((args, kwargs), "input"), TensorKind.INPUT)
 
     def _enter(self, root: nn.Module) -> bool:
-        if self._inside is not None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+        if self.scene.inside is not None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return False
-        self._inside = root
+        self.scene.inside = root
         self._on_entered(root)
         return True
 
     def _after(self, root: nn.Module, _args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or self._inside is not root:
+        if torch.compiler.is_compiling() or self.scene.inside is not root:
             return
         if self._first:
             self._first = False
             self._on_ran()
-        self._inside = None
+        self.scene.inside = None
         if output is not None:
             self._check(_tensors(output, "output"), TensorKind.OUTPUT)
 
     def _check(self, tensors: Iterator[tuple[str, torch.Tensor]], kind: TensorKind) -> None:
         window = self.scene.window
-        micro = window.coming_micro_step
+        micro = self.scene.coming_micro_step
+        pipeline = self.scene.pipeline[0] if self.scene.pipeline else 0
         for place, (name, tensor) in enumerate(tensors):
             detached = tensor.detach()
             total = detached.sum(dtype=torch.promote_types(detached.dtype, torch.float32))
             stage = Stage.INPUT if kind is TensorKind.INPUT else Stage.LOSS if tensor.numel() == 1 else Stage.FORWARD
-            mark = Mark(stage, micro, exact=True, trigger=False, value=total, order=place, module="")
+            where = order(pipeline=pipeline, position=place)
+            mark = Mark(stage, micro, exact=True, trigger=False, value=total, order=where, module="")
             if total.device.type == "cpu":
                 if torch.isfinite(total) or is_finite(detached):
                     continue

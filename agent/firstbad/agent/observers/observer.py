@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from firstbad.agent.models import ModelMap
+import torch
+
+from firstbad.agent.models.modelmap import ModelMap
+from firstbad.agent.models.order import Exchanges
 from firstbad.agent.patches import Patches
 from firstbad.agent.window import Window
 
@@ -24,12 +27,30 @@ class Scene:
     def __init__(self) -> None:
         self.window = Window()
         self.models = ModelMap()
+        self.exchanges = Exchanges()
         self.patches = Patches()
         self.pid = os.getpid()
         self.checkpoint_parent: str | None = None
         self.previous_step_suspect = False
         """The previous step's bad update was applied (policy observe), so bad weights are no news."""
+        self.inside: object | None = None
+        """The outermost module whose forward is running."""
+        self.in_norm = False
+        """The script's own gradient norm is being computed."""
+        self.looked_at_reduction = False
+        """A reduction is running whose gradients were looked at one by one already."""
+        self.pipeline: tuple[int, int] | None = None
+        """Stage and number of stages of the pipeline chunk that is running."""
+        self.chunk: int | None = None
+        """Micro step of the pipeline chunk that is running."""
+        self.pipelined = False
+        """The model is trained in a pipeline."""
         self.detached = False
+
+    @property
+    def coming_micro_step(self) -> int:
+        """The micro step that a forward running now belongs to."""
+        return self.window.coming_micro_step if self.chunk is None else self.chunk
 
     @property
     def awake(self) -> bool:
@@ -72,6 +93,7 @@ class Observer:
             finally:
                 window.guard_seconds += time.perf_counter() - begun
 
+        _keep_from_compiler(watched)
         return watched
 
     def switch_off(self, error: BaseException) -> None:
@@ -85,3 +107,16 @@ class Observer:
                 self.fault,
                 exc_info=error,
             )
+
+
+def _keep_from_compiler(function: Callable[..., object]) -> None:
+    """
+    Let a compiler run `function`, and what it calls, as it is: torch calls our hooks from within compiled frames, and
+    the compiler would try to compile them. Does nothing where torch has no such switch.
+    """
+    switch = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    try:
+        skip = switch._FrameExecStrategy(switch._FrameAction.SKIP, switch._FrameAction.SKIP)  # type: ignore[union-attr]
+        switch.set_code_exec_strategy(function.__code__, skip)  # type: ignore[union-attr]
+    except AttributeError:
+        return

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
@@ -9,12 +12,16 @@ from torch.amp.grad_scaler import GradScaler
 from firstbad.agent.lanes import Ballot
 from firstbad.agent.observers.canary import CanaryObserver
 from firstbad.agent.observers.clearing import ClearingObserver
-from firstbad.agent.observers.gradients import GradientObserver, NormObserver, ReductionObserver
+from firstbad.agent.observers.collectives import CollectiveObserver
+from firstbad.agent.observers.gradients import GradientObserver
 from firstbad.agent.observers.losses import LossObserver
 from firstbad.agent.observers.modules import ModuleObserver
+from firstbad.agent.observers.norms import NormObserver
 from firstbad.agent.observers.observer import Observer, Scene
 from firstbad.agent.observers.parameters import ParameterObserver
+from firstbad.agent.observers.pipeline import PipelineObserver
 from firstbad.agent.observers.schedule import ScheduleObserver
+from firstbad.agent.observers.sharded import ShardedObserver
 from firstbad.agent.steering.attached import AttachedOptimizers
 from firstbad.agent.window import Mark, Window
 from firstbad.schema import Stage
@@ -23,17 +30,24 @@ from firstbad.schema import Stage
 class Panel:
     """The observers of one guard. An observer that fails in `install` or later is off; the others go on."""
 
-    def __init__(self, scene: Scene, attached: AttachedOptimizers) -> None:
+    def __init__(self, scene: Scene, attached: AttachedOptimizers, is_own: Callable[[Any], bool]) -> None:
+        """
+        Args:
+            attached: the optimizers whose gradients are looked at.
+            is_own: whether a process group is the agent's.
+        """
         self.scene = scene
         self.autocast = False
         """Whether a forward ran under autocast so far."""
         self.gradients = GradientObserver(scene, attached.parameters)
-        self.losses = LossObserver(scene, self.gradients.watch(self.gradients.between_micro_steps))
+        self.losses = LossObserver(scene, before=self._before_backward)
         self.parameters = ParameterObserver(scene)
-        self.reductions = ReductionObserver(scene, self.gradients)
+        self.collectives = CollectiveObserver(scene, self.gradients, is_own)
+        self.sharded = ShardedObserver(scene, self.gradients)
+        self.pipeline = PipelineObserver(scene)
         self.norm = NormObserver(scene, self.gradients, attached.parameters)
         self.canary = CanaryObserver(scene, self._canary_sang)
-        self.modules = ModuleObserver(scene, found=self.reductions.found, entered=self._entered, ran=self.canary.settle)
+        self.modules = ModuleObserver(scene, found=self._found, entered=self._entered, ran=self.canary.settle)
         self.schedule = ScheduleObserver(scene)
         self.clearing = ClearingObserver(scene, attached.parameters)
 
@@ -44,7 +58,9 @@ class Panel:
             self.losses,
             self.modules,
             self.parameters,
-            self.reductions,
+            self.collectives,
+            self.sharded,
+            self.pipeline,
             self.gradients,
             self.norm,
             self.canary,
@@ -81,11 +97,25 @@ class Panel:
         if scaler is not None and stages & {Stage.GRAD, Stage.GRAD_REDUCED}:
             stages.add(Stage.SCALER)
         key = window.key(marks[0], rank) if marks else None
-        return Ballot(step, key, frozenset(stages)), marks
+        return Ballot(step, key, frozenset(stages), handed=window.handed), marks
 
     def remove(self) -> None:
         """Take away what is not an attribute in `scene.patches`: hooks on process groups."""
-        self.reductions.remove()
+        self.collectives.remove()
+
+    def refresh(self) -> None:
+        """Hook what scripts make or import late: process groups, the pipeline module. Cheap; before each backward."""
+        self.collectives.watch(self.collectives.refresh)()
+        self.pipeline.watch(self.pipeline.refresh)()
+
+    def _before_backward(self, again: bool) -> None:
+        self.refresh()
+        if again:
+            self.gradients.watch(self.gradients.between_micro_steps)()
+
+    def _found(self, root: nn.Module) -> None:
+        self.collectives.watch(self.collectives.found)(root)
+        self.sharded.watch(self.sharded.found)(root)
 
     def _entered(self, root: nn.Module) -> None:
         self.parameters.before_forward(root)
@@ -98,5 +128,5 @@ class Panel:
             return
         # Only where this micro step's gradients are still our own may they be read; after a reduction they are not.
         own = micro_step not in window.synced_micro_steps
-        if not (own and self.gradients.local(micro_step, exact=True)):
+        if not (own and self.gradients.local(self.gradients.held(), micro_step, exact=True)):
             window.marks.append(Mark(Stage.GRAD, micro_step, exact=True, trigger=True))

@@ -84,7 +84,7 @@ class ParameterObserver(Observer):
         if parameters:
             norms = norms_of([local_part(parameter) for parameter in parameters]).tolist()
             suspects = [p for p, norm in zip(parameters, norms, strict=True) if not math.isfinite(norm)]
-            for parameter in sorted(suspects, key=models.forward_order):
+            for parameter in sorted(suspects, key=models.position):
                 if not is_finite(parameter):
                     place = models.place(parameter)
                     return (place.name if place else "unnamed parameter"), parameter, True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import torch
 from torch.optim import Optimizer
@@ -14,10 +15,14 @@ class AttachedOptimizers:
     def __init__(self) -> None:
         self._numbers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         """Each optimizer's number in order of attachment, the same in every process."""
+        self.on_new: Callable[[], None] = lambda: None
+        """Called for each new one: scripts make optimizers after their imports and models, before they train."""
 
     def add(self, optimizer: Optimizer) -> None:
         """Take an optimizer into the decision."""
-        self._numbers.setdefault(optimizer, len(self._numbers))
+        if optimizer not in self._numbers:
+            self._numbers[optimizer] = len(self._numbers)
+            self.on_new()
 
     def all(self) -> list[Optimizer]:
         """In order of attachment; one whose making is not over yet has no parameters and is left out."""

@@ -1,4 +1,4 @@
-"""The models of a run: names of parameters, the order in which modules run, which parameters DDP reduces."""
+"""What is known of the models of a run: names of parameters, the order in which modules run, who is reduced."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakIdKeyDictionary
 
-from firstbad.agent.lanes import MAX_ORDER
+from firstbad.agent.models.order import LAST, order
+from firstbad.agent.models.wrappers import reduced_parameters
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+UNSEEN = 1 << 30
+"""Position of a parameter whose module was not seen running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +25,16 @@ class Place:
 
     name: str
     module: str
+    owner: weakref.ref[nn.Module]
     reduced: bool
-    """DDP reduces its gradient, so `.grad` after backward is no longer this rank's own."""
+    """A wrapper reduces its gradient, so `.grad` after backward is no longer this rank's own."""
+    pipeline: tuple[int, int]
+    """Pipeline stage of its model and their number; (0, 1) without a pipeline."""
 
 
 def clean(name: str) -> str:
     """A qualified name without the parts that wrappers (DDP, compile, checkpointing) put in."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
-def replicas(root: nn.Module) -> list[DistributedDataParallel]:
-    """The DDP models in `root`, itself included: compile and people's own modules wrap them."""
-    return [module for module in root.modules() if isinstance(module, DistributedDataParallel)]
 
 
 class ModelMap:
@@ -41,30 +43,32 @@ class ModelMap:
     def __init__(self) -> None:
         self._roots = WeakIdKeyDictionary()  # by identity: people's modules may define __eq__
         self._places: dict[int, tuple[weakref.ref[torch.Tensor], Place]] = {}
-        self._turn: dict[int, int] = {}
+        self._turn = WeakIdKeyDictionary()
         self._turns = 0
 
-    def add(self, root: nn.Module) -> None:
-        """Learn the names below an outermost module."""
+    def add(self, root: nn.Module, pipeline: tuple[int, int] = (0, 1)) -> None:
+        """
+        Learn the names below an outermost module.
+
+        Args:
+            pipeline: its stage in a pipeline and the number of stages.
+        """
         self._roots[root] = None
-        reduced = {id(p) for ddp in replicas(root) for p in ddp.parameters()}
+        reduced = {id(parameter) for parameter in reduced_parameters(root)}
         for prefix, module in root.named_modules():
             for name, parameter in module.named_parameters(recurse=False):
-                owner = clean(prefix)
-                full = f"{owner}.{name}" if owner else name
                 known = self.place(parameter)
-                if known is None:
-                    self._turn.pop(id(parameter), None)  # a dead parameter's, whose id this one has now
                 if known is None or (id(parameter) in reduced and not known.reduced):
-                    # A model may have run before DDP wrapped it.
-                    place = Place(full, owner, id(parameter) in reduced)
+                    # A model may have run before a wrapper took it.
+                    owner = clean(prefix)
+                    full = f"{owner}.{name}" if owner else name
+                    place = Place(full, owner, weakref.ref(module), id(parameter) in reduced, pipeline)
                     self._places[id(parameter)] = weakref.ref(parameter), place
 
     def ran(self, module: nn.Module) -> None:
         """Note that a module begins its forward; the first call of each fixes the causal order."""
-        for parameter in module.parameters(recurse=False):
-            if id(parameter) not in self._turn:
-                self._turn[id(parameter)] = self._turns
+        if module not in self._turn:
+            self._turn[module] = self._turns
         self._turns += 1
 
     def knows(self, root: nn.Module) -> bool:
@@ -80,14 +84,32 @@ class ModelMap:
         alive, place = self._places.get(id(parameter), (None, None))
         return place if alive is not None and alive() is parameter else None
 
-    def forward_order(self, parameter: torch.Tensor) -> int:
-        """Place in the forward, 0 first; MAX_ORDER when it was not seen running."""
-        return min(self._turn.get(id(parameter), MAX_ORDER), MAX_ORDER)
+    def position(self, parameter: torch.Tensor) -> int:
+        """Place in the forward, 0 first; UNSEEN when it was not seen running."""
+        place = self.place(parameter)
+        owner = place.owner() if place else None
+        return int(self._turn[owner]) if owner is not None and owner in self._turn else UNSEEN
 
-    def backward_order(self, parameter: torch.Tensor) -> int:
-        """Place in the backward, 0 first: the reverse of the forward; MAX_ORDER when unknown."""
-        turn = self._turn.get(id(parameter))
-        return MAX_ORDER if turn is None else min(max(self._turns - 1 - turn, 0), MAX_ORDER)
+    def forward_order(self, parameter: torch.Tensor) -> int:
+        """Place in causal order of a value that is bad before or in the forward."""
+        place = self.place(parameter)
+        return order(pipeline=place.pipeline[0] if place else 0, position=self.position(parameter))
+
+    def backward_order(self, parameter: torch.Tensor, exchange: int = LAST) -> int:
+        """
+        Place in causal order of a gradient: the reverse of the forward.
+
+        Args:
+            exchange: number of the exchange in its micro step that carried it; LAST when it was seen elsewhere.
+        """
+        place, position = self.place(parameter), self.position(parameter)
+        stage, stages = place.pipeline if place else (0, 1)
+        back = UNSEEN if position == UNSEEN else self._turns - 1 - position
+        return order(pipeline=stages - 1 - stage, exchange=exchange, position=back)
+
+    def in_backward(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Sorted as a backward reaches them."""
+        return sorted(parameters, key=lambda parameter: (at := self.position(parameter)) == UNSEEN or -at)
 
     def parameters(self) -> list[torch.Tensor]:
         """All parameters of the known models, in order of registration."""

@@ -1,0 +1,54 @@
+"""Pipeline parallelism by torch.distributed.pipelining: which stage and which micro-batch is running."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from firstbad.agent.observers.observer import Observer, Scene
+
+_WHERE = "torch.distributed.pipelining.stage"
+_CHUNK = ("fwd_chunk_id", "bwd_chunk_id")
+
+
+class PipelineObserver(Observer):
+    """
+    Tells the other observers the stage and chunk of each forward and backward: chunks of a step are its micro steps,
+    inputs of a later stage are no data but what a peer has sent, and an earlier stage comes first in causal order.
+    """
+
+    name = "pipeline"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._wrapped = False
+
+    def install(self) -> None:
+        """Look for the pipeline module; again by `refresh`, since scripts import it late."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Wrap the chunks of pipeline stages once their module is there. Cheap."""
+        module = sys.modules.get(_WHERE)
+        base = getattr(module, "_PipelineStageBase", None)
+        if self._wrapped or base is None:
+            return
+        self._wrapped = True
+        for name in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"):
+            if hasattr(base, name):
+                self.scene.patches.replace(base, name, self._wrap(getattr(base, name)))
+
+    def _wrap(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def one_chunk(stage: Any, *args: Any, **kwargs: Any) -> Any:
+            scene = self.scene
+            before = scene.pipeline, scene.chunk
+            chunk = args[0] if args else next((kwargs[name] for name in _CHUNK if name in kwargs), None)
+            scene.pipeline, scene.chunk, scene.pipelined = (stage.stage_index, stage.num_stages), chunk, True
+            try:
+                return original(stage, *args, **kwargs)
+            finally:
+                scene.pipeline, scene.chunk = before
+
+        return one_chunk
