@@ -42,14 +42,15 @@ LAYOUT = "v2:key|any8|all8|step2|degraded|latest|order|handed"
 """Compared between ranks at start; change it with the layout."""
 
 MAX_MICRO = (1 << 14) - 1
-MAX_ORDER = (1 << 23) - 1
+_ORDER_BITS = 23
+MAX_ORDER = (1 << _ORDER_BITS) - 1
 MAX_RANK = (1 << 20) - 1
 
 
 _IN_TIME = (Stage.UPDATE, *(stage for stage in Stage if stage is not Stage.UPDATE))
 _PLACE = {stage: place for place, stage in enumerate(_IN_TIME)}
 _RANK_BITS = 20
-_PREFIX = _RANK_BITS + 24
+_PREFIX = _RANK_BITS + _ORDER_BITS + 1
 """Bits below micro step and stage: rank, order, inexact."""
 
 
@@ -77,6 +78,11 @@ class Key:
             | min(self.order, MAX_ORDER) << _RANK_BITS
             | self.rank
         )
+
+    @property
+    def moment(self) -> int:
+        """Micro step, stage and exactness alone: what ranks the sightings of one rank, beside when they were made."""
+        return self.pack() >> _RANK_BITS + _ORDER_BITS
 
     @classmethod
     def unpack(cls, packed: int) -> Key:

@@ -167,7 +167,8 @@ class Window:
         exact = {mark.micro_step for mark in triggers if mark.exact}
         anywhere = any(not mark.exact for mark in triggers)
         counted = [mark for mark in bad if mark.trigger or mark.micro_step in exact or anywhere]
-        return sorted(counted, key=lambda mark: self.key(mark, rank=0).pack())
+        # Sorting is stable: of marks of one moment the one that was made first is the cause of the others.
+        return sorted(counted, key=lambda mark: self.key(mark, rank=0).moment)
 
     @staticmethod
     def _without_echoes(bad: list[Mark]) -> list[Mark]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
 
 from firstbad.agent.models.order import LAST, order
 from firstbad.agent.models.wrappers import reduced_parameters
@@ -28,8 +28,6 @@ class Place:
     owner: weakref.ref[nn.Module]
     reduced: bool
     """A wrapper reduces its gradient, so `.grad` after backward is no longer this rank's own."""
-    pipeline: tuple[int, int]
-    """Pipeline stage of its model and their number; (0, 1) without a pipeline."""
 
 
 def clean(name: str) -> str:
@@ -45,14 +43,10 @@ class ModelMap:
         self._places: dict[int, tuple[weakref.ref[torch.Tensor], Place]] = {}
         self._turn = WeakIdKeyDictionary()
         self._turns = 0
+        self._pipeline = WeakTensorKeyDictionary()
 
-    def add(self, root: nn.Module, pipeline: tuple[int, int] = (0, 1)) -> None:
-        """
-        Learn the names below an outermost module.
-
-        Args:
-            pipeline: its stage in a pipeline and the number of stages.
-        """
+    def add(self, root: nn.Module) -> None:
+        """Learn the names below an outermost module."""
         self._roots[root] = None
         reduced = {id(parameter) for parameter in reduced_parameters(root)}
         for prefix, module in root.named_modules():
@@ -62,7 +56,7 @@ class ModelMap:
                     # A model may have run before a wrapper took it.
                     owner = clean(prefix)
                     full = f"{owner}.{name}" if owner else name
-                    place = Place(full, owner, weakref.ref(module), id(parameter) in reduced, pipeline)
+                    place = Place(full, owner, weakref.ref(module), id(parameter) in reduced)
                     self._places[id(parameter)] = weakref.ref(parameter), place
 
     def ran(self, module: nn.Module) -> None:
@@ -70,6 +64,16 @@ class ModelMap:
         if module not in self._turn:
             self._turn[module] = self._turns
         self._turns += 1
+
+    def in_pipeline(self, module: nn.Module, stage: int, stages: int) -> None:
+        """`module` is stage `stage`, from 0, of a pipeline of `stages`."""
+        for parameter in module.parameters():
+            self._pipeline[parameter] = stage, stages
+
+    def pipeline(self, parameter: torch.Tensor) -> tuple[int, int]:
+        """Pipeline stage of a parameter and the number of stages; (0, 1) without a pipeline."""
+        found: tuple[int, int] = self._pipeline.get(parameter, (0, 1))  # type: ignore[no-untyped-call]
+        return found
 
     def knows(self, root: nn.Module) -> bool:
         """Whether `root` was added."""
@@ -92,8 +96,7 @@ class ModelMap:
 
     def forward_order(self, parameter: torch.Tensor) -> int:
         """Place in causal order of a value that is bad before or in the forward."""
-        place = self.place(parameter)
-        return order(pipeline=place.pipeline[0] if place else 0, position=self.position(parameter))
+        return order(pipeline=self.pipeline(parameter)[0], position=self.position(parameter))
 
     def backward_order(self, parameter: torch.Tensor, exchange: int = LAST) -> int:
         """
@@ -102,8 +105,7 @@ class ModelMap:
         Args:
             exchange: number of the exchange in its micro step that carried it; LAST when it was seen elsewhere.
         """
-        place, position = self.place(parameter), self.position(parameter)
-        stage, stages = place.pipeline if place else (0, 1)
+        (stage, stages), position = self.pipeline(parameter), self.position(parameter)
         back = UNSEEN if position == UNSEEN else self._turns - 1 - position
         return order(pipeline=stages - 1 - stage, exchange=exchange, position=back)
 

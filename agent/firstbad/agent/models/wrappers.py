@@ -39,7 +39,10 @@ def flattened(root: nn.Module) -> list[nn.Module]:
 
 def reduced_parameters(root: nn.Module) -> list[torch.Tensor]:
     """Parameters whose `.grad` after backward is a sum over ranks, no longer this rank's own."""
-    found: list[torch.Tensor] = [parameter for ddp in replicas(root) for parameter in ddp.parameters()]
+    found: list[torch.Tensor] = []
+    for ddp in replicas(root):
+        ignored = set(getattr(ddp, "parameters_to_ignore", ()))  # experts, which other ranks do not hold
+        found += [parameter for name, parameter in ddp.module.named_parameters() if name not in ignored]
     for group in sharded_groups(root):
         found += [item.sharded_param for item in group.fsdp_params]
     for module in flattened(root):

@@ -94,7 +94,7 @@ class ModuleObserver(Observer):
     def _found(self, root: nn.Module) -> None:
         if not any(parameter.requires_grad for parameter in root.parameters()):
             return
-        self.scene.models.add(root, self.scene.pipeline or (0, 1))
+        self.scene.models.add(root)
         self._hook(root)
         self._first = True
         self._on_found(root)

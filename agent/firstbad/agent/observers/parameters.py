@@ -7,6 +7,7 @@ import math
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from firstbad.agent.observers.observer import Observer, Scene
 from firstbad.agent.statistics import TensorStatistics, is_finite, local_part, measure, norms_of
@@ -25,7 +26,9 @@ class ParameterObserver(Observer):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._due = True
+        self._loads = 0
+        self._scanned = WeakIdKeyDictionary()
+        """Outermost modules, with the number of loads before their last scan."""
         self._known_bad = False
 
     def install(self) -> None:
@@ -34,16 +37,16 @@ class ParameterObserver(Observer):
 
         @functools.wraps(original)
         def load_state_dict(module: nn.Module, *args: object, **kwargs: object) -> object:
-            self._due = True
+            self._loads += 1
             return original(module, *args, **kwargs)  # type: ignore[arg-type]
 
         self.scene.patches.replace(nn.Module, "load_state_dict", load_state_dict)
 
     def before_forward(self, root: nn.Module) -> None:
         """Scan `root` when a scan is due. On an accelerator only remembers that it is due at the next bad step."""
-        if not self._due or not self.on:
+        if not self.on or (root in self._scanned and self._scanned[root] == self._loads):
             return
-        self._due = False
+        self._scanned[root] = self._loads
         try:
             self._known_bad = self._known_bad or self._first_bad(root) is not None
         except Exception as error:

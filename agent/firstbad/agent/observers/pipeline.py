@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from typing import Any
+from weakref import WeakSet
 
 from firstbad.agent.observers.observer import Observer, Scene
 
@@ -23,6 +24,7 @@ class PipelineObserver(Observer):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._wrapped = False
+        self._stages: WeakSet[Any] = WeakSet()
 
     def install(self) -> None:
         """Look for the pipeline module; again by `refresh`, since scripts import it late."""
@@ -43,6 +45,10 @@ class PipelineObserver(Observer):
         @functools.wraps(original)
         def one_chunk(stage: Any, *args: Any, **kwargs: Any) -> Any:
             scene = self.scene
+            if stage not in self._stages:
+                self._stages.add(stage)
+                scene.models.in_pipeline(stage.submod, stage.stage_index, stage.num_stages)
+            scene.window.handed = True
             before = scene.pipeline, scene.chunk
             chunk = args[0] if args else next((kwargs[name] for name in _CHUNK if name in kwargs), None)
             scene.pipeline, scene.chunk, scene.pipelined = (stage.stage_index, stage.num_stages), chunk, True
