@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from firstbad.agent.models.wrappers import sharded_groups
+from firstbad.agent.observers.canary import LARGEST
 from firstbad.agent.observers.gradients import GradientObserver, Pair
 from firstbad.agent.observers.observer import Observer, Scene
 from firstbad.agent.statistics import norms_of
@@ -51,6 +52,37 @@ class ShardedObserver(Observer):
                 self.scene.looked_at_reduction = False
 
         self.scene.patches.replace(module, "foreach_reduce", foreach_reduce)
+        self._wrap_quiet(getattr(module, "FSDPParamGroup", None))
+
+    def _wrap_quiet(self, group_class: Any) -> None:
+        """Look at small parameters in micro steps that do not reduce, so that the bad one is known."""
+        original = getattr(group_class, "post_backward", None)
+        if original is None:
+            return
+        look = self.watch(self._look_quietly)
+
+        @functools.wraps(original)
+        def post_backward(group: Any, *unused: Any) -> Any:
+            if not getattr(group, "reduce_grads", True):
+                look(group)
+            return original(group, *unused)
+
+        self.scene.patches.replace(group_class, "post_backward", post_backward)
+
+    @torch.no_grad()
+    def _look_quietly(self, group: Any) -> None:
+        window = self.scene.window
+        micro = window.current_micro_step
+        pairs: list[Pair] = []
+        for item in group.fsdp_params:
+            whole = getattr(item, "_unsharded_param", None)
+            grad = getattr(item, "unsharded_accumulated_grad", None)
+            grad = grad if grad is not None else getattr(whole, "grad", None)
+            if grad is not None and grad.numel() <= LARGEST and grad.device.type == "cpu":
+                pairs.append((item.sharded_param, grad))
+        if not pairs or any(mark.stage is Stage.GRAD and mark.trigger for mark in window.marks):
+            return
+        self._gradients.local(pairs, micro, exact=True)
 
     @torch.no_grad()
     def _look(self, fsdp_params: list[Any], grads: list[torch.Tensor]) -> bool:
@@ -68,5 +100,8 @@ class ShardedObserver(Observer):
         elif not math.isfinite(float(total)):
             pairs: list[Pair] = [(item.sharded_param, grad) for item, grad in zip(fsdp_params, grads, strict=True)]
             if not any(mark.stage is Stage.GRAD and mark.micro_step == micro and mark.trigger for mark in window.marks):
+                bad = [not math.isfinite(norm) for norm in norms.tolist()]
+                # Small ones were finite after every earlier micro step, so theirs is this one.
+                exact = exact or any(flag and grad.numel() <= LARGEST for flag, grad in zip(bad, grads, strict=True))
                 self._gradients.mark(pairs, norms.tolist(), micro, exact=exact, own=True, exchange=turn)
         return True
