@@ -21,7 +21,7 @@ from firstbad.agent.models.order import order
 from firstbad.agent.models.wrappers import reduction_groups
 from firstbad.agent.observers.gradients import GradientObserver, Pair
 from firstbad.agent.observers.observer import Observer, Scene
-from firstbad.agent.statistics import is_finite, measure
+from firstbad.agent.statistics import is_finite, local_part, measure
 from firstbad.agent.window import Mark
 from firstbad.schema import Stage, TensorKind
 
@@ -105,7 +105,7 @@ class CollectiveObserver(Observer):
         """The floating-point tensors that this rank gives away; receive buffers may hold anything."""
         if name in ("BROADCAST", "SCATTER") and call.root != group.rank():
             return []
-        return [t for t in call.input_tensors if t.dtype.is_floating_point and t.numel()]
+        return [local_part(t) for t in call.input_tensors if t.dtype.is_floating_point and t.numel()]
 
     def _activation(self, tensor: torch.Tensor, micro: int, name: str, exchange: int) -> None:
         total = _norm(tensor)
