@@ -25,11 +25,16 @@ _CONTEXT.set_forkserver_preload(
         "torch._decomp",
         "torch.distributed.nn",
         "torch.distributed.fsdp",
+        "torch.distributed.tensor.parallel",
+        "torch.distributed.pipelining",
+        "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
         "firstbad.agent.guard",
         "rankworld",
         "drills",
         "habits",
         "ledger",
+        "tests.drills.train",
+        "frozen",
     ]
 )
 

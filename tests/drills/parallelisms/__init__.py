@@ -1,0 +1,9 @@
+"""One module a parallelism; REGISTRY names them all."""
+
+from __future__ import annotations
+
+from tests.drills.parallelisms import ddp, single
+from tests.drills.script import Script
+
+REGISTRY: dict[str, type[Script]] = {**single.SCRIPTS, **ddp.SCRIPTS}
+"""Every script by the name of its parallelism."""
