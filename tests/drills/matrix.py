@@ -75,6 +75,18 @@ TABLE: tuple[Line, ...] = (
     Line("ddp_no_sync", (2,), (_F.NO_LABELS, _F.OPERATOR_BACKWARD), precisions=("fp16_scaler",), micro_steps=(0, 1, 2),
          ranks=(1,)),
     Line("ddp_two_optimizers", (2,), COMMON, optimizers=("adamw", "sgd_momentum"), ranks=(1,)),
+    Line("fsdp2", (2,), COMMON),
+    Line("fsdp2", (2,), (_F.OPERATOR_OUTPUT, _F.OPERATOR_BACKWARD, _F.ROOT_OF_ZERO, _F.OWN_GRADIENT), ranks=(1,)),
+    Line("fsdp2", (2,), COMMON, precisions=("bf16_mixed",), optimizers=("adamw_fused",), ranks=(1,)),
+    Line("fsdp2", (2,), (_F.NO_LABELS, _F.BACKWARD_FUNCTION, _F.SCALE), precisions=("fp16_scaler",), ranks=(1,)),
+    Line("fsdp2", (4,), COMMON, ranks=(2,)),
+    Line("fsdp2_accumulation", (2,), ORIGINS, micro_steps=(0, 1, 2), ranks=(1,)),
+    Line("fsdp2_quiet", (2,), ORIGINS, micro_steps=(0, 1, 2), ranks=(1,)),
+    Line("hsdp", (4,), COMMON, ranks=(1, 3)),
+    Line("tp", (2,), (_F.MASKED_ROW, _F.BACKWARD_FUNCTION, _F.OPERATOR_BACKWARD, _F.LOADED_WEIGHT, _F.RATE),
+         optimizers=("adamw_plain",)),
+    Line("tp", (2,), (_F.NAN_FEATURE, _F.NO_LABELS), optimizers=("adamw_plain", "sgd_plain"), ranks=(None,)),
+    Line("fsdp2_tp", (4,), COMMON, optimizers=("adamw_plain",), ranks=(0, 3)),
 )  # fmt: skip
 
 

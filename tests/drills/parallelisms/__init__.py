@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.drills.parallelisms import ddp, single
+from tests.drills.parallelisms import ddp, sharded, single
 from tests.drills.script import Script
 
-REGISTRY: dict[str, type[Script]] = {**single.SCRIPTS, **ddp.SCRIPTS}
+REGISTRY: dict[str, type[Script]] = {**single.SCRIPTS, **ddp.SCRIPTS, **sharded.SCRIPTS}
 """Every script by the name of its parallelism."""
