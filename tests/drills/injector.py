@@ -134,8 +134,8 @@ class Injector:
         return mlp, "activation", faults.ACTIVATIONS[self._cell.fault], f"{prefix}.{where}"
 
     def _weight(self, script: Script) -> tuple[str, torch.nn.Parameter]:
-        mlp, where = script.mlp(script.net.blocks[script.block])
-        return f"blocks.{script.block}.{where}.w1.weight", mlp.w1.weight
+        name, weight = script.weight(script.net.blocks[script.block])
+        return f"blocks.{script.block}.{name}", weight
 
     def _load(self, script: Script, step: int) -> None:
         name, _ = self._weight(script)

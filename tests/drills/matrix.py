@@ -86,7 +86,24 @@ TABLE: tuple[Line, ...] = (
     Line("tp", (2,), (_F.MASKED_ROW, _F.BACKWARD_FUNCTION, _F.OPERATOR_BACKWARD, _F.LOADED_WEIGHT, _F.RATE),
          optimizers=("adamw_plain",)),
     Line("tp", (2,), (_F.NAN_FEATURE, _F.NO_LABELS), optimizers=("adamw_plain", "sgd_plain"), ranks=(None,)),
-    Line("fsdp2_tp", (4,), COMMON, optimizers=("adamw_plain",), ranks=(0, 3)),
+    Line("fsdp2_tp", (4,), COMMON, optimizers=("sgd_plain",), ranks=(0, 3)),
+    *(
+        line
+        for name in ("pp_gpipe", "pp_1f1b")
+        for line in (
+            Line(name, (2,), (_F.NAN_FEATURE,), ranks=(0,), micro_steps=(0, 2, 3)),
+            Line(name, (2,), (_F.NO_LABELS,), ranks=(1,), micro_steps=(0, 2, 3)),
+            Line(name, (2,), (_F.MASKED_ROW, _F.OPERATOR_BACKWARD, _F.BACKWARD_FUNCTION), micro_steps=(0, 2, 3)),
+            Line(name, (2,), (_F.OWN_GRADIENT, _F.LOADED_WEIGHT, _F.RATE, _F.DIVISION), micro_steps=(0, 3)),
+            Line(name, (3,), (_F.MASKED_ROW, _F.OPERATOR_BACKWARD), ranks=(1,), micro_steps=(1,)),
+        )
+    ),
+    Line("experts", (2,), (*COMMON, _F.OPERATOR_OUTPUT, _F.OWN_GRADIENT)),
+    Line("experts", (4,), COMMON, ranks=(3,)),
+    Line("experts_starved", (2,), (_F.NAN_FEATURE, _F.MASKED_ROW, _F.NO_LABELS)),
+    Line("experts_starved", (2,), (_F.OPERATOR_BACKWARD, _F.OPERATOR_OUTPUT), ranks=(0,)),
+    Line("single_gan", (1,), COMMON, steps=(2, 3)),
+    Line("ddp_gan", (2,), COMMON, steps=(2, 3), ranks=(1,)),
 )  # fmt: skip
 
 

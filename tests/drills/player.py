@@ -27,10 +27,14 @@ class Player:
         """What is not exact about a cell. A guard that hangs or kills a rank is a finding too."""
         with tempfile.TemporaryDirectory(prefix="drill-") as folder:
             try:
+                expected = self._reference(cell)
+            except rankworld.RankFailed as failure:
+                return [Finding("the drill itself, without a guard", "a result from each rank", str(failure)[-600:])]
+            try:
                 accounts = self._run(cell, watched, cell, folder, mutant)
             except rankworld.RankFailed as failure:
                 return [Finding("ranks", "a result from each", str(failure)[-600:])]
-            return judge(cell, accounts, self._reference(cell), Path(folder))
+            return judge(cell, accounts, expected, Path(folder))
 
     def _reference(self, cell: Cell) -> list[Account]:
         key = _reference_key(cell)

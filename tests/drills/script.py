@@ -71,6 +71,10 @@ class Script:
         """The MLP of a block that faults go into, and its name there."""
         return block.mlp, "mlp"
 
+    def weight(self, block: Block) -> tuple[str, nn.Parameter]:
+        """The weight of a block that faults go into, and its name there."""
+        return "mlp.w1.weight", block.mlp.w1.weight
+
     def quiet(self, micro_step: int) -> Any:
         """The context of a micro step: no_sync, where the script accumulates without reducing."""
         del micro_step

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.drills.script import Script
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-from tests.drills.script import Script
 
 _PLAN = {
     "attention.wq": ColwiseParallel,
