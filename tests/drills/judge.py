@@ -28,8 +28,8 @@ class Finding:
         return f"{self.what}: expected {self.expected}, found {self.found}"
 
 
-def judge(cell: Cell, accounts: Sequence[Account], reference: Sequence[Account], journal: Path) -> list[Finding]:
-    """Everything that is not exact; empty when the guard was right."""
+def judge(cell: Cell, accounts: Sequence[Account], reference: Sequence[Account] | None, journal: Path) -> list[Finding]:
+    """Everything that is not exact; empty when the guard was right. Without a reference the bits are not looked at."""
     errors = [(rank, account.error) for rank, account in enumerate(accounts) if account.error]
     if errors:
         return [Finding("run", "no error", errors)]
@@ -40,7 +40,7 @@ def judge(cell: Cell, accounts: Sequence[Account], reference: Sequence[Account],
         *([Finding("observers that switched themselves off", "none", sorted(off))] if off else []),
         *_decision(truth, records, len(accounts)),
         *_offender(cell, truth, records, len(accounts)),
-        *_bits(accounts, reference),
+        *(_bits(accounts, reference) if reference is not None else []),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from firstbad.agent.lanes import MAX_ORDER, MAX_RANK, Key
 from firstbad.agent.observers.gradients import GradientObserver
+from firstbad.agent.observers.parameters import ParameterObserver
 
 
 class Mutant(StrEnum):
@@ -50,6 +51,7 @@ def _owner() -> None:
             mark.order = MAX_ORDER
 
     GradientObserver.before_update = before_update  # type: ignore[method-assign]
+    ParameterObserver.on_bad_step = lambda observer: None  # type: ignore[method-assign]
 
 
 _CHANGES: dict[Mutant, Callable[[], None]] = {Mutant.LOWEST_RANK: _lowest_rank, Mutant.OWNER: _owner}

@@ -1,0 +1,58 @@
+"""The part of the matrix that every test run plays."""
+
+from __future__ import annotations
+
+from tests.drills.cell import Cell
+from tests.drills.matrix import cells
+from tests.drills.precision import PRECISIONS
+
+EXACT = frozenset(
+    {
+        "single",
+        "single_accumulation",
+        "single_two_optimizers",
+        "ddp",
+        "ddp_bucket_view",
+        "ddp_static_graph",
+        "ddp_synced",
+        "ddp_no_sync",
+        "ddp_fp16_hook",
+        "ddp_builtin_hook",
+        "ddp_powersgd",
+        "ddp_two_optimizers",
+        "experts_starved",
+    }
+)
+"""Parallelisms of which every cell is exact; one that is not would make the sample fail. Extend it here."""
+
+STEERED = frozenset(name for name, precision in PRECISIONS.items() if not precision.scaled)
+"""Precisions whose every cell is exact. Those with a loss scaler are missing as long as scalers are only observed."""
+
+
+def known(cell: Cell) -> bool:
+    """Whether the cell is expected to be exact."""
+    return cell.parallelism in EXACT and cell.precision in STEERED
+
+
+def sample() -> list[Cell]:
+    """Few cells that together have every parallelism and every value of every other column."""
+    seen: set[tuple[object, ...]] = set()
+    chosen = []
+    # The highest ranks first: a guard that is wrong tends to say rank 0.
+    for cell in sorted(filter(known, cells()), key=lambda cell: -(cell.rank or 0)):
+        values = {(name, getattr(cell, name)) for name in Cell.__dataclass_fields__}
+        if not values <= seen:
+            seen |= values
+            chosen.append(cell)
+    return chosen
+
+
+def witness(parallelism: str) -> Cell:
+    """A cell in which a rank above 0 is guilty while others see the consequences: a wrong guard blames another."""
+    order = ("loss", "param", "input")
+    found = [
+        cell
+        for cell in cells()
+        if cell.parallelism == parallelism and cell.rank and cell.stage.label in order and cell.precision in STEERED
+    ]
+    return min(found, key=lambda cell: (order.index(cell.stage.label), cell.world))

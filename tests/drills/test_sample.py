@@ -1,0 +1,33 @@
+"""A sample of the drill matrix; `python -m tests.drills` plays all of it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.drills.cell import Cell
+from tests.drills.matrix import cells
+from tests.drills.parallelisms import REGISTRY
+from tests.drills.player import Player
+from tests.drills.sample import EXACT, sample
+
+
+@pytest.fixture(scope="module")
+def player() -> Player:
+    """One for all cells, so that references are shared."""
+    return Player()
+
+
+@pytest.mark.parametrize("cell", sample(), ids=lambda cell: cell.id)
+def test_the_ledger_says_what_the_injector_did_and_the_weights_are_those_of_a_run_without_that_update(
+    player: Player, cell: Cell
+) -> None:
+    """Action on all ranks, rank, micro step, stage, module, bits."""
+    assert [str(finding) for finding in player.play(cell)] == []
+
+
+def test_the_matrix_is_large_and_the_same_every_time_and_leaves_no_parallelism_out() -> None:
+    """At least 400 cells, no two alike, in a fixed order."""
+    matrix = cells()
+
+    assert len({cell.id for cell in matrix}) == len(matrix) >= 400
+    assert matrix == cells()
+    assert {cell.parallelism for cell in matrix} == set(REGISTRY) >= EXACT
