@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections import Counter
-
-from tests.drills.cell import Cell
-from tests.drills.judge import Finding
-from tests.drills.matrix import cells
-from tests.drills.mutants import Mutant
-from tests.drills.player import Player
-from tests.drills.sample import known
+from pathlib import Path
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play, report, and say by the exit code whether all is exact."""
+    """Play and report; the exit code says whether all is exact."""
+    # What tests share (forked ranks, reading of journals) lies in a folder beside, as pytest knows from pyproject.toml.
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+    from tests.drills import report
+    from tests.drills.matrix import cells
+    from tests.drills.mutants import Mutant
+
     parser = argparse.ArgumentParser(prog="python -m tests.drills", description="Play the drill matrix.")
     parser.add_argument("piece", nargs="*", help="a part of the ids of the cells to play")
     parser.add_argument("--list", action="store_true", help="print the ids instead of playing")
@@ -32,41 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.list:
         print("\n".join(cell.id for cell in chosen))
         return 0
-    return _play(chosen, mutants.get(options.mutant))
-
-
-def _play(chosen: list[Cell], mutant: Mutant | None) -> int:
-    player, begun = Player(), time.monotonic()
-    inexact: dict[Cell, list[Finding]] = {}
-    slowest = (0.0, "")
-    for number, cell in enumerate(chosen, 1):
-        started = time.monotonic()
-        findings = player.play(cell, mutant)
-        slowest = max(slowest, (time.monotonic() - started, cell.id))
-        if findings:
-            inexact[cell] = findings
-        print(f"{number}/{len(chosen)} {'INEXACT' if findings else 'exact'} {cell.id}", flush=True)
-    for cell, findings in inexact.items():
-        print(f"\n{cell.id}{'' if not known(cell) else '  (in the sample of every test run)'}")
-        for finding in findings:
-            print(f"    {finding}")
-    _summarise(chosen, inexact)
-    took = time.monotonic() - begun
-    print(f"{took:.0f} s, slowest {slowest[0]:.1f} s: {slowest[1]}")
-    print(f"{len(chosen) - len(inexact)} of {len(chosen)} exact")
-    return 0 if chosen and not inexact else 1
-
-
-def _summarise(chosen: list[Cell], inexact: dict[Cell, list[Finding]]) -> None:
-    """One line for each parallelism, precision and stage that is not exact."""
-    of = Counter((cell.parallelism, cell.precision, cell.stage.label) for cell in chosen)
-    groups = Counter((cell.parallelism, cell.precision, cell.stage.label) for cell in inexact)
-    if groups:
-        print()
-    for group, count in sorted(groups.items()):
-        what = {finding.what.partition(" of rank")[0] for cell, findings in inexact.items() for finding in findings
-                if (cell.parallelism, cell.precision, cell.stage.label) == group}  # fmt: skip
-        print(f"inexact: {' '.join(group)}: {count} of {of[group]} ({', '.join(sorted(what))})")
+    return 0 if report.play(chosen, mutants.get(options.mutant)) else 1
 
 
 if __name__ == "__main__":

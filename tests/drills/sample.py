@@ -36,15 +36,20 @@ def known(cell: Cell) -> bool:
 
 def sample() -> list[Cell]:
     """Few cells that together have every parallelism and every value of every other column."""
-    seen: set[tuple[object, ...]] = set()
-    chosen = []
-    # The highest ranks first: a guard that is wrong tends to say rank 0.
-    for cell in sorted(filter(known, cells()), key=lambda cell: -(cell.rank or 0)):
-        values = {(name, getattr(cell, name)) for name in Cell.__dataclass_fields__}
-        if not values <= seen:
-            seen |= values
-            chosen.append(cell)
-    return chosen
+    # Where several would do: gradients, which are hardest to place, and the highest rank; a wrong guard says rank 0.
+    left = sorted(filter(known, cells()), key=lambda cell: (cell.stage.label != "grad", -(cell.rank or 0)))
+    chosen: list[Cell] = []
+    seen: set[tuple[str, object]] = set()
+    while True:
+        best = max(left, key=lambda cell: len(_values(cell) - seen))
+        if _values(best) <= seen:
+            return chosen
+        chosen.append(best)
+        seen |= _values(best)
+
+
+def _values(cell: Cell) -> set[tuple[str, object]]:
+    return {(name, getattr(cell, name)) for name in Cell.__dataclass_fields__}
 
 
 def witness(parallelism: str) -> Cell:
