@@ -26,6 +26,8 @@ class Cell:
     step: int
     micro_step: int
     world: int
+    rival: int | None = None
+    """A rank that has the same fault too, but in the last micro step: it is not the first offender."""
 
     @property
     def stage(self) -> Stage:
@@ -36,5 +38,6 @@ class Cell:
     def id(self) -> str:
         """A name that a person can pass to `python -m tests.drills`."""
         rank = "all" if self.rank is None else f"r{self.rank}"
-        where = f"s{self.step}.m{self.micro_step}.{rank}of{self.world}"
+        rival = "" if self.rival is None else f".then_r{self.rival}"
+        where = f"s{self.step}.m{self.micro_step}.{rank}of{self.world}{rival}"
         return f"{self.parallelism}/{self.precision}/{self.optimizer}/{self.stage.label}/{self.fault}/{where}"

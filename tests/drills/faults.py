@@ -18,10 +18,14 @@ class Fault(StrEnum):
 
     LOADED_WEIGHT = "loaded_weight"
     """A checkpoint with a NaN in one weight is loaded."""
+    LOADED_EMBEDDING = "loaded_embedding"
+    """A checkpoint with NaN in the embedding is loaded."""
     NAN_FEATURE = "nan_feature"
     INF_FEATURE = "inf_feature"
     MASKED_ROW = "masked_row"
     """Attention over a row in which everything is masked: softmax of -inf alone."""
+    CONSTANT_ROW = "constant_row"
+    """Norm without epsilon over a row that is constant: 0/0."""
     OPERATOR_OUTPUT = "operator_output"
     """A custom operator (torch.library) overflows."""
     FLOAT8_SCALE = "float8_scale"
@@ -53,9 +57,11 @@ class Fault(StrEnum):
 
 _STAGE = {
     Fault.LOADED_WEIGHT: Stage.PARAM,
+    Fault.LOADED_EMBEDDING: Stage.PARAM,
     Fault.NAN_FEATURE: Stage.INPUT,
     Fault.INF_FEATURE: Stage.INPUT,
     Fault.MASKED_ROW: Stage.FORWARD,
+    Fault.CONSTANT_ROW: Stage.FORWARD,
     Fault.OPERATOR_OUTPUT: Stage.FORWARD,
     Fault.FLOAT8_SCALE: Stage.FORWARD,
     Fault.NO_LABELS: Stage.LOSS,
@@ -145,6 +151,17 @@ def _masked_row(scores: torch.Tensor, dim: int) -> torch.Tensor:
 def _root_of_zero(x: torch.Tensor) -> torch.Tensor:
     out = F.gelu(x)
     return out + 0.0 * torch.sqrt(0.0 * out[..., :1])
+
+
+def constant_row(norm: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A forward for a layer norm that meets a row of zeros and has no epsilon."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones_like(x)
+        mask[0, 0] = 0.0
+        return F.layer_norm(x * mask, norm.normalized_shape, norm.weight, norm.bias, 0.0)
+
+    return forward
 
 
 def own_gradient(linear: Any) -> Callable[[torch.Tensor], torch.Tensor]:

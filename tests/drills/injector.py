@@ -26,8 +26,9 @@ class Injector:
     An injector that is not armed does nothing: the reference run goes through the same code.
     """
 
-    def __init__(self, cell: Cell, rank: int, *, armed: bool) -> None:
+    def __init__(self, cell: Cell, rank: int, *, armed: bool, micro_steps: int) -> None:
         self._cell = cell
+        self._last = micro_steps - 1
         self._rank = rank
         self._armed = armed
         self.log: list[Sighting] = []
@@ -40,8 +41,8 @@ class Injector:
             readers: the ranks that read this same batch; the fault's rank is one of them when it is hit.
         """
         cell = self._cell
-        hit = cell.rank is None or cell.rank in readers
-        if not (self._now(step, micro_step) and hit and cell.fault in faults.DATA):
+        hit = self._hit(step, micro_step, readers)
+        if not (hit and cell.fault in faults.DATA):
             return batch
         batch = batch.clone()
         if cell.fault is Fault.NO_LABELS:
@@ -62,17 +63,17 @@ class Injector:
             micro_step: the micro step inside the context; None when a schedule runs all of them there: then the calls
                 of the operator count.
         """
-        cell = self._cell
-        if not (self._here(step) and cell.fault in faults.OPERATORS and micro_step in (None, cell.micro_step)):
+        cell, at = self._cell, self._cell.micro_step if micro_step is None else micro_step
+        if not (cell.fault in faults.OPERATORS and self._hit(step, at, frozenset({self._rank}))):
             yield
             return
         owner, name, bad, module = self._operator(script)
         usual, calls = getattr(owner, name), iter(range(1 << 30))
 
         def operator(*args: Any) -> Any:
-            if micro_step is None and (not torch.is_grad_enabled() or next(calls) != cell.micro_step):
+            if micro_step is None and (not torch.is_grad_enabled() or next(calls) != at):
                 return usual(*args)
-            self._saw(step, cell.micro_step, module)
+            self._saw(step, at, module)
             return bad(*args)
 
         setattr(owner, name, operator)
@@ -85,7 +86,7 @@ class Injector:
         """Faults that are there before the first forward: a bad checkpoint, a loss scale too large."""
         if not (self._armed and step == self._cell.step):
             return
-        if self._cell.fault is Fault.LOADED_WEIGHT:
+        if self._cell.fault in (Fault.LOADED_WEIGHT, Fault.LOADED_EMBEDDING):
             self._load(script, step)
         elif self._cell.fault is Fault.SCALE and script.scaler is not None:
             script.scaler.update(2.0**40)
@@ -116,8 +117,11 @@ class Injector:
     def _here(self, step: int) -> bool:
         return self._armed and step == self._cell.step and self._cell.rank in (None, self._rank)
 
-    def _now(self, step: int, micro_step: int) -> bool:
-        return self._armed and (step, micro_step) == (self._cell.step, self._cell.micro_step)
+    def _hit(self, step: int, micro_step: int, ranks: frozenset[int]) -> bool:
+        cell = self._cell
+        first = micro_step == cell.micro_step and (cell.rank is None or cell.rank in ranks)
+        later = cell.rival in ranks and micro_step == self._last
+        return self._armed and step == cell.step and (first or later)
 
     def _saw(self, step: int, micro_step: int, module: str | None) -> None:
         self.log.append(Sighting(step, micro_step, self._rank, self._cell.stage, module))
@@ -127,6 +131,8 @@ class Injector:
         mlp, where = script.mlp(block)
         if self._cell.fault is Fault.MASKED_ROW:
             return block.attention, "softmax", faults.SOFTMAX, f"{prefix}.attention"
+        if self._cell.fault is Fault.CONSTANT_ROW:
+            return block.norm2, "forward", faults.constant_row(block.norm2), f"{prefix}.norm2"
         if self._cell.fault is Fault.FLOAT8_SCALE:
             return mlp.w1, "amax", lambda x: x.new_full((), math.inf), f"{prefix}.{where}.w1"
         if self._cell.fault is Fault.OWN_GRADIENT:
@@ -138,9 +144,11 @@ class Injector:
         return f"blocks.{script.block}.{name}", weight
 
     def _load(self, script: Script, step: int) -> None:
-        name, _ = self._weight(script)
+        embedding = self._cell.fault is Fault.LOADED_EMBEDDING
+        name = "tokens.weight" if embedding else self._weight(script)[0]
         checkpoint = {key: value.detach().clone() for key, value in script.net.state_dict().items()}
         if self._here(step):
-            local(checkpoint[name])[0, 0] = math.nan
+            rows = slice(None) if embedding else slice(1)  # whatever tokens there are
+            local(checkpoint[name])[rows, 0] = math.nan
             self._saw(step, 0, name.rpartition(".")[0])
         script.net.load_state_dict(checkpoint)

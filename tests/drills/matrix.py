@@ -11,6 +11,8 @@ from tests.drills.faults import Fault
 from tests.drills.parallelisms import REGISTRY
 
 _F = Fault
+RIVALS = (_F.NAN_FEATURE, _F.MASKED_ROW, _F.NO_LABELS, _F.OPERATOR_BACKWARD)
+"""Faults that two ranks can have, each on its own, in different micro steps."""
 COMMON = (_F.LOADED_WEIGHT, _F.NAN_FEATURE, _F.MASKED_ROW, _F.NO_LABELS, _F.BACKWARD_FUNCTION, _F.DIVISION, _F.RATE)
 """One fault of each stage."""
 ALL = tuple(fault for fault in Fault if fault not in (_F.FLOAT8_SCALE, _F.SCALE))
@@ -31,6 +33,7 @@ class Line:
     ranks: tuple[int | None, ...] | None = None
     steps: tuple[int, ...] = (1,)
     micro_steps: tuple[int, ...] = (0,)
+    rival: int | None = None
 
     def cells(self) -> Iterator[Cell]:
         """The cells of this line, in the order of the columns."""
@@ -44,7 +47,7 @@ class Line:
                 continue  # it happens once, after all of them
             ranks = (None,) if fault is Fault.SCALE else self.ranks or tuple(range(world))
             for rank in ranks:
-                yield Cell(self.parallelism, precision, optimizer, fault, rank, step, micro_step, world)
+                yield Cell(self.parallelism, precision, optimizer, fault, rank, step, micro_step, world, self.rival)
 
 
 _HOOKS = ("ddp_bucket_view", "ddp_static_graph", "ddp_fp16_hook", "ddp_builtin_hook", "ddp_powersgd")
@@ -87,6 +90,14 @@ TABLE: tuple[Line, ...] = (
          optimizers=("adamw_plain",)),
     Line("tp", (2,), (_F.NAN_FEATURE, _F.NO_LABELS), optimizers=("adamw_plain", "sgd_plain"), ranks=(None,)),
     Line("fsdp2_tp", (4,), COMMON, optimizers=("sgd_plain",), ranks=(0, 3)),
+    *(
+        Line(name, (2,), RIVALS, ranks=(1,), micro_steps=(0, 1), rival=0)
+        for name in ("ddp_synced", "ddp_no_sync", "fsdp2_accumulation", "fsdp2_quiet")
+    ),
+    Line("fsdp2", (2,), (_F.LOADED_EMBEDDING, _F.CONSTANT_ROW), ranks=(1,)),
+    Line("fsdp2_offload", (2,), COMMON, ranks=(1,)),
+    Line("single_sparse", (1,), COMMON),
+    Line("ddp_sparse", (2,), COMMON, ranks=(1,)),
     *(
         line
         for name in ("pp_gpipe", "pp_1f1b")

@@ -58,8 +58,9 @@ def reference(rank: int, cell: Cell) -> Account:
 
 def _train(rank: int, cell: Cell, *, armed: bool, leave_out: int | None) -> Account:
     torch.manual_seed(7)
-    injector = Injector(cell, rank, armed=armed)
-    script = REGISTRY[cell.parallelism](cell, rank, injector)
+    script_class = REGISTRY[cell.parallelism]
+    injector = Injector(cell, rank, armed=armed, micro_steps=script_class.micro_steps)
+    script = script_class(cell, rank, injector)
     recovers = script.recovers and cell.stage not in LASTING
     script.run(bad_step(cell) + 1 + recovers, leave_out)
     account = Account(injector.log, state.parameters(script), state.optimizers(script))

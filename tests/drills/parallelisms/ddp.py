@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 import torch.distributed as dist
-from tests.drills.parallelisms.single import TwoOptimizers
+from tests.drills.parallelisms.single import SparseGradients, TwoOptimizers
 from tests.drills.script import Script
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -93,6 +93,10 @@ class DdpTwoOptimizers(TwoOptimizers, Ddp):
     """One backward for two optimizers."""
 
 
+class DdpSparse(SparseGradients, Ddp):
+    """Sparse gradients of the embedding."""
+
+
 SCRIPTS: dict[str, type[Script]] = {
     "ddp": Ddp,
     "ddp_bucket_view": BucketView,
@@ -102,5 +106,6 @@ SCRIPTS: dict[str, type[Script]] = {
     "ddp_fp16_hook": Fp16Hook,
     "ddp_builtin_hook": BuiltinHook,
     "ddp_powersgd": PowerSgd,
+    "ddp_sparse": DdpSparse,
     "ddp_two_optimizers": DdpTwoOptimizers,
 }

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from tests.drills.script import Script
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 _PLAN = {
@@ -26,6 +26,8 @@ class Fsdp2(Script):
     """fully_shard, a group of parameters a block."""
 
     reduces = True
+    offloads = False
+    """Shards and optimizer live in the host's memory, whatever the device."""
 
     def mesh(self) -> DeviceMesh:
         """The mesh to shard over."""
@@ -33,13 +35,21 @@ class Fsdp2(Script):
 
     def shard(self, net: Any, mesh: DeviceMesh) -> Any:
         """Shard every block and the rest."""
-        kept = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)} if self.precision.mixed else {}
+        kept: dict[str, Any] = {"offload_policy": CPUOffloadPolicy(pin_memory=False)} if self.offloads else {}
+        if self.precision.mixed:
+            kept["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
         for block in net.blocks.values():
             fully_shard(block, mesh=mesh, **kept)
         return fully_shard(net, mesh=mesh, **kept)
 
     def wrap(self, net: nn.Module) -> Any:
         return self.shard(net, self.mesh())
+
+
+class Offloaded(Fsdp2):
+    """fully_shard with CPU offload."""
+
+    offloads = True
 
 
 class Fsdp2Accumulation(Fsdp2):
@@ -100,6 +110,7 @@ class Fsdp2TensorParallel(Fsdp2):
 
 SCRIPTS: dict[str, type[Script]] = {
     "fsdp2": Fsdp2,
+    "fsdp2_offload": Offloaded,
     "fsdp2_accumulation": Fsdp2Accumulation,
     "fsdp2_quiet": Fsdp2Quiet,
     "hsdp": Hsdp,

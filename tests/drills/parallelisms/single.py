@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from tests.drills import optimizers
+from tests.drills.model import VOCABULARY, WIDTH
 from tests.drills.script import Script
 from torch import nn
 
@@ -30,8 +32,23 @@ class TwoOptimizers(Script):
         return list(itertools.starmap(optimizers.make, [(self.cell.optimizer, blocks), ("sgd", rest)]))
 
 
+class SparseGradients(Script):
+    """The embedding has sparse gradients, and SparseAdam for them."""
+
+    def make_net(self) -> Any:
+        net = super().make_net()
+        net.tokens = nn.Embedding(VOCABULARY, WIDTH, sparse=True)
+        return net
+
+    def make_optimizers(self) -> list[torch.optim.Optimizer]:
+        embedding = self.net.tokens.weight
+        rest = [parameter for parameter in self.net.parameters() if parameter is not embedding]
+        return [optimizers.make(self.cell.optimizer, rest), torch.optim.SparseAdam([embedding], lr=1e-3)]
+
+
 SCRIPTS: dict[str, type[Script]] = {
     "single": Single,
     "single_accumulation": SingleAccumulation,
+    "single_sparse": SparseGradients,
     "single_two_optimizers": TwoOptimizers,
 }
