@@ -109,6 +109,8 @@ TABLE: tuple[Line, ...] = (
             Line(name, (3,), (_F.MASKED_ROW, _F.OPERATOR_BACKWARD), ranks=(1,), micro_steps=(1,)),
         )
     ),
+    Line("pp_warm", (2,), (_F.MASKED_ROW, _F.OPERATOR_BACKWARD), micro_steps=(2,)),
+    Line("pp_warm", (2,), (_F.LOADED_WEIGHT, _F.NO_LABELS), ranks=(1,)),
     Line("experts", (2,), (*COMMON, _F.OPERATOR_OUTPUT, _F.OWN_GRADIENT)),
     Line("experts", (4,), COMMON, ranks=(3,)),
     Line("experts_starved", (2,), (_F.NAN_FEATURE, _F.MASKED_ROW, _F.NO_LABELS)),

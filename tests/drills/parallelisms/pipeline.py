@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from tests.drills.batch import SAMPLES, Batch, mean_loss
-from tests.drills.model import LENGTH, WIDTH, Transformer
+from tests.drills.model import LENGTH, VOCABULARY, WIDTH, Transformer
 from tests.drills.script import Script
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
@@ -18,6 +18,8 @@ class _Pipeline(Script):
 
     schedule_class: type[PipelineScheduleSingle]
     micro_steps = 4
+    warm = False
+    """The stage runs once by itself before the schedule is made."""
 
     def make_net(self) -> Transformer:
         world, rank = dist.get_world_size(), self.rank
@@ -27,19 +29,20 @@ class _Pipeline(Script):
         return net
 
     def wrap(self, net: Any) -> Any:
-        first = self.rank == 0
+        first, last = self.rank == 0, self.rank == dist.get_world_size() - 1
         hidden = torch.zeros(SAMPLES, LENGTH, WIDTH, dtype=self.precision.dtype, requires_grad=True)
+        logits = torch.zeros(SAMPLES, LENGTH, VOCABULARY, dtype=self.precision.dtype, requires_grad=True)
         batch = Batch.make(0, 0, 0, self.precision.dtype)
         inputs = (batch.tokens, batch.features) if first else (hidden,)
-        with torch.enable_grad():
-            outputs = net(*inputs)
+        if self.warm:
+            net(*inputs)
         stage = PipelineStage(
             net,
             self.rank,
             dist.get_world_size(),
             torch.device("cpu"),
             input_args=inputs,
-            output_args=(outputs,),
+            output_args=(logits if last else hidden,),
         )
         return self.schedule_class(stage, n_microbatches=self.micro_steps, loss_fn=_loss)
 
@@ -85,4 +88,10 @@ class OneForwardOneBackward(_Pipeline):
     schedule_class = Schedule1F1B
 
 
-SCRIPTS: dict[str, type[Script]] = {"pp_gpipe": GPipe, "pp_1f1b": OneForwardOneBackward}
+class WarmPipeline(OneForwardOneBackward):
+    """1F1B with stages that have run before."""
+
+    warm = True
+
+
+SCRIPTS: dict[str, type[Script]] = {"pp_gpipe": GPipe, "pp_1f1b": OneForwardOneBackward, "pp_warm": WarmPipeline}
