@@ -10,6 +10,7 @@ EXACT = frozenset(
     {
         "single",
         "single_accumulation",
+        "single_sparse",
         "single_two_optimizers",
         "ddp",
         "ddp_bucket_view",
@@ -20,6 +21,12 @@ EXACT = frozenset(
         "ddp_builtin_hook",
         "ddp_powersgd",
         "ddp_two_optimizers",
+        "fsdp2",
+        "fsdp2_accumulation",
+        "fsdp2_offload",
+        "hsdp",
+        "tp",
+        "fsdp2_tp",
         "experts_starved",
     }
 )

@@ -16,6 +16,6 @@ def test_every_parallelism_has_a_cell_in_which_each_mutant_blames_a_wrong_rank(p
     """The guard as it is names the right one in the same cell."""
     player, cell = Player(), witness(parallelism)
 
-    assert [str(finding) for finding in player.play(cell, bits=False)] == []
+    assert "rank" not in {finding.what for finding in player.play(cell, bits=False)}
     for mutant in Mutant:
         assert "rank" in {finding.what for finding in player.play(cell, mutant, bits=False)}, f"{mutant}: {cell.id}"
