@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: demo test lint format pytest overhead docs clean
+.PHONY: demo test lint format pytest overhead drills docs clean
 
 demo: .venv/.ready
 	@$(BIN)/firstbad demo $(ARGS)
@@ -24,6 +24,10 @@ format: .venv/.ready-dev
 
 overhead: .venv/.ready-dev
 	$(BIN)/python -m benchmarks.overhead $(ARGS)
+
+# The whole drill matrix, some 20 minutes on 2 cores; `make test` plays a sample. ARGS="fsdp2/ grad" plays a part.
+drills: .venv/.ready-dev
+	$(BIN)/python -m tests.drills $(ARGS)
 
 docs: .venv/.ready-dev
 	$(BIN)/python -m firstbad.schema.docs

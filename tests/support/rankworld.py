@@ -32,6 +32,7 @@ _CONTEXT.set_forkserver_preload(
         "rankworld",
         "drills",
         "habits",
+        "scaling",
         "ledger",
         "tests.drills.train",
         "frozen",

@@ -52,6 +52,12 @@ class Decision:
         """apply, skip or stop."""
         return Action.APPLY if self.bad is None else self.bad.ruling.action
 
+    @property
+    def backs_off(self) -> bool:
+        """The loss scale backs off, on all ranks."""
+        bad = self.bad
+        return bad is not None and bad.kind is IncidentKind.SCALE_PROBE and self.action is Action.SKIP
+
     def sentence(self) -> str:
         """The decision in one line for a log."""
         bad = self.bad
@@ -118,9 +124,10 @@ class Bench:
             self._budget.good()
             self._good = (step, self._good[0])
             return Decision(step, count, None)
-        ruling = self._budget.bad(steered=steered, degraded=count.degraded)
-        probing = Stage.SCALER in count.stages_any and not count.stages_any & _DATA_STAGES
+        probing = Stage.SCALER in count.stages_any and not count.stages_any & _DATA_STAGES and not count.at_floor
         kind = IncidentKind.SCALE_PROBE if probing else IncidentKind.FAULT
+        rule = self._budget.probe if probing else self._budget.bad
+        ruling = rule(steered=steered, degraded=count.degraded)
         last_good = self._good[0]
         if key.stage is Stage.UPDATE and last_good == step - 1:
             last_good = self._good[1]  # that step's update made the bad weights

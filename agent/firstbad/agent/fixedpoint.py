@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from firstbad.agent.context import CodeOrigin
@@ -23,6 +22,7 @@ from firstbad.agent.incarnation import Incarnation
 from firstbad.agent.lanes import Ballot, Count
 from firstbad.agent.observers.panel import Panel
 from firstbad.agent.steering.attached import AttachedOptimizers
+from firstbad.agent.steering.lossscale import LossScale
 from firstbad.agent.window import Mark, Window
 from firstbad.schema import Action
 
@@ -71,7 +71,7 @@ class FixedPoint:
                 steered=self._steered,
             )
 
-    def decide(self, optimizer: Optimizer, *, scaler: GradScaler | None = None) -> bool:
+    def decide(self, optimizer: Optimizer, *, scaler: LossScale | None = None) -> bool:
         """
         Take the decision of the open window, or reuse it for a further optimizer of the same step.
 
@@ -94,10 +94,13 @@ class FixedPoint:
         if life is None:
             self.enter(life := self._meet())
         if scaler is not None:
-            self._observe_only(scaler)
+            self._see_scale(scaler)
         window.close()
         ballot, marks = self._ballot(window, life, scaler)
         decision = self._count(ballot, life)
+        if decision.bad is not None and scaler is not None and isinstance(window.loss_scale, float):
+            lower = max(window.loss_scale * scaler.backoff_factor, life.settings.min_loss_scale)
+            window.loss_scale_after = lower if decision.backs_off else window.loss_scale
         learning_rate = _learning_rate(optimizer)
         self.begin_record()
         life.recorder.events(decision, window, marks, learning_rate, self._scene.checkpoint_parent)
@@ -124,8 +127,17 @@ class FixedPoint:
             rest = "" if recorded else ". Such steps are neither decided nor recorded"
             logger.warning("firstbad: steps of %s are not protected: %s%s", name, why, rest)
 
+    def backs_off(self) -> bool:
+        """Whether the last decision orders the loss scale to back off."""
+        return self._decision is not None and self._decision.backs_off
+
+    def unscaled(self) -> None:
+        """A scaler has divided the gradients by the loss scale."""
+        self._scene.window.gradients_scaled = False
+
     def scaled_loss(self, outputs: Any, result: Any) -> None:
         """A loss scaler has multiplied the loss: backward will be called on `result`."""
+        self._scene.window.gradients_scaled = True
         self._panel.losses.watch(self._panel.losses.scaled)(outputs, result)
 
     def seal_row(self, applied: bool | None) -> None:
@@ -148,10 +160,11 @@ class FixedPoint:
                 "firstbad: the row of step %d could not be written (%s)", decision.step, error, exc_info=error
             )
 
-    def _ballot(self, window: Window, life: Incarnation, scaler: GradScaler | None) -> tuple[Ballot, list[Mark]]:
+    def _ballot(self, window: Window, life: Incarnation, scaler: LossScale | None) -> tuple[Ballot, list[Mark]]:
         """Neutral and degraded when our own code fails, for the collective must be called anyway."""
         try:
-            return self._panel.ballot(window, step=life.step, rank=life.consensus.rank, scaler=scaler)
+            floor = life.settings.min_loss_scale
+            return self._panel.ballot(window, step=life.step, rank=life.consensus.rank, scaler=scaler, floor=floor)
         except Exception as error:
             logger.warning("firstbad: this rank's guard failed at step %d (%s)", life.step, error, exc_info=error)
             return Ballot(life.step, None, frozenset(), degraded=True), []
@@ -179,17 +192,15 @@ class FixedPoint:
         self._scene.window = Window()
         self._scene.previous_step_suspect = decision.bad is not None and decision.action is Action.APPLY
 
-    def _observe_only(self, scaler: GradScaler) -> None:
-        """A loss scaler makes its own local decision, which this version records but does not steer."""
-        scale = getattr(scaler, "_scale", None)
-        if isinstance(scale, torch.Tensor):
-            self._scene.window.loss_scale = scale.detach().clone()
-        if self._steered:
+    def _see_scale(self, scaler: LossScale) -> None:
+        value = scaler.value
+        self._scene.window.loss_scale = float(value) if value is not None and value.device.type == "cpu" else value
+        if self._steered and not scaler.steerable:
             self._steered = False
-            self._panel.norm.trusted = False
             logger.warning(
-                "firstbad: the script uses a GradScaler, so it is observed and not steered: bad steps are recorded, "
-                "but whether an update is left out is the scaler's own decision on each rank"
+                "firstbad: torch %s keeps its GradScaler's state where firstbad does not know it, so bad steps are "
+                "recorded, but whether an update is left out is the scaler's own decision on each rank",
+                torch.__version__,
             )
 
     def _stop(self, decision: Decision, life: Incarnation) -> None:

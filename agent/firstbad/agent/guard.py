@@ -67,7 +67,6 @@ class Guard:
         self.scene = Scene()
         self.attached = AttachedOptimizers()
         self.panel = Panel(self.scene, self.attached, self._is_own)
-        self.attached.on_new = self.panel.refresh
         self.fixedpoint = FixedPoint(self.panel, self.attached, meet=self._begin)
         self._met = False
         _active = self
@@ -171,7 +170,11 @@ class Guard:
         patches = self.scene.patches
         optimizers = OptimizerSteering(self.fixedpoint, self.attached, patches)
         optimizers.install()
-        ScalerSteering(self.fixedpoint, self.attached, optimizers, patches).install()
+        scalers = ScalerSteering(
+            self.fixedpoint, self.attached, optimizers, patches, floor=self.settings.min_loss_scale
+        )
+        scalers.install()
+        self.attached.on_new = [self.panel.refresh, scalers.refresh]
         self.panel.install()
         if not dist.is_available():
             return

@@ -48,7 +48,8 @@ class Incarnation:
             refusal = refusal or f"the journal folder {settings.journal} cannot be used ({error}); see --journal"
         terms = Terms(
             f"{LAYOUT}, firstbad {identity.agent_version()}, policy {settings.policy.value}, max-consecutive-skips "
-            f"{settings.max_consecutive_skips}, max-skip-ratio {settings.max_skip_ratio}",
+            f"{settings.max_consecutive_skips}, max-skip-ratio {settings.max_skip_ratio}, min-loss-scale "
+            f"{settings.min_loss_scale}",
             refusal,
         )
         run_id = identity.resolve_run_id(settings.run_id) or f"run-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"

@@ -12,6 +12,7 @@ Layout, int64, reduced with MIN over all ranks:
     21         -(the key but for its rank)          ->  the same, place in causal order included
     22         -1 when this rank's forward or backward was handed values by peers, else 0: then a bad value in the same
                micro step and stage may be a peer's, and only ranks that are alike in lane 21 saw the same thing
+    23         -1 when this rank's loss scale may not back off any further, else 0
 
 MIN of the negated flag is OR, and NCCL has MIN on int64 but no bitwise reductions. Values that may be NaN are never
 reduced: MIN and MAX treat NaN differently per backend and per rank.
@@ -37,8 +38,9 @@ _DEGRADED = _STEP + 2
 _LATEST = _DEGRADED + 1
 _ORDER = _LATEST + 1
 _HANDED = _ORDER + 1
-LENGTH = _HANDED + 1
-LAYOUT = "v2:key|any8|all8|step2|degraded|latest|order|handed"
+_FLOOR = _HANDED + 1
+LENGTH = _FLOOR + 1
+LAYOUT = "v2:key|any8|all8|step2|degraded|latest|order|handed|floor"
 """Compared between ranks at start; change it with the layout."""
 
 MAX_MICRO = (1 << 14) - 1
@@ -106,6 +108,8 @@ class Ballot:
     degraded: bool = False
     handed: bool = False
     """Peers' activations or their gradients flowed through this rank's forward or backward."""
+    at_floor: bool = False
+    """The loss scale may not back off any further."""
 
     def lanes(self) -> list[int]:
         """The ballot as LENGTH integers."""
@@ -120,6 +124,7 @@ class Ballot:
         lanes[_LATEST] = -(lanes[0] >> _PREFIX)
         lanes[_ORDER] = -(lanes[0] >> _RANK_BITS)
         lanes[_HANDED] = -int(self.handed)
+        lanes[_FLOOR] = -int(self.at_floor)
         return lanes
 
 
@@ -136,6 +141,8 @@ class Count:
     lowest_step: int
     highest_step: int
     degraded: bool
+    at_floor: bool = False
+    """The loss scale of at least one rank may not back off any further."""
 
     @property
     def bad(self) -> bool:
@@ -155,4 +162,5 @@ class Count:
             lowest_step=lanes[_STEP],
             highest_step=-lanes[_STEP + 1],
             degraded=lanes[_DEGRADED] < 0,
+            at_floor=lanes[_FLOOR] < 0,
         )

@@ -11,6 +11,9 @@ WINDOW = 200
 """Steps over which the skip ratio is taken."""
 
 
+_DEGRADED = "a rank's guard is broken, so no rank touches the update"
+
+
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """The action for a bad step, what policy `skip` would have done, and the counts behind it."""
@@ -48,7 +51,7 @@ class Budget:
         Count a bad step and rule on it.
 
         Args:
-            steered: false when the script may only be observed (it uses a GradScaler).
+            steered: false when the script may only be observed (its scaler cannot be steered in this torch).
             degraded: a rank's guard is broken; all ranks stop deciding together.
         """
         self._push(True)
@@ -56,7 +59,7 @@ class Budget:
         advised, why = self._advise()
         action, reason = advised, why
         if degraded:
-            action, reason = Action.APPLY, "a rank's guard is broken, so no rank touches the update"
+            action, reason = Action.APPLY, _DEGRADED
         elif self._policy is Policy.OBSERVE:
             action, reason = Action.APPLY, f"policy observe never touches an update; skip would have meant: {why}"
         elif not steered:
@@ -67,6 +70,20 @@ class Budget:
         elif self._policy is Policy.STOP:
             action, reason = Action.STOP, "policy stop ends the run at the first bad step"
         return Ruling(action, advised, self._consecutive, self._in_window, reason)
+
+    def probe(self, *, steered: bool, degraded: bool) -> Ruling:
+        """
+        Rule on an overflow that a lower loss scale will cure: left out, and not counted.
+
+        Args: as of `bad`.
+        """
+        why = "skip: the loss scale backs off; such steps cost no budget while it is above its floor"
+        action, reason = Action.SKIP, why
+        if degraded:
+            action, reason = Action.APPLY, _DEGRADED
+        elif self._policy is Policy.OBSERVE or not steered:
+            action, reason = Action.APPLY, f"the script's own scaler decides on each rank; otherwise: {why}"
+        return Ruling(action, Action.SKIP, self._consecutive, self._in_window, reason)
 
     def _advise(self) -> tuple[Action, str]:
         if self._consecutive > self._max_consecutive:

@@ -86,6 +86,19 @@ def _max_skip_ratio(value: object) -> float:
     return number
 
 
+def _min_loss_scale(value: object) -> float:
+    right = "a number above 0, such as 1"
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(right)
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise ValueError(right) from None
+    if not math.isfinite(number) or number <= 0:
+        raise ValueError(right)
+    return number
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One setting under its names: `--name` and `name` in [tool.firstbad], FIRSTBAD_NAME, and a field of Settings."""
@@ -113,6 +126,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("policy", "observe|skip|stop", "what to do about a bad step, on every rank", _policy),
     Option("max-consecutive-skips", "N", "skips in a row that are allowed; the next one stops", _max_consecutive_skips),
     Option("max-skip-ratio", "R", "share of skips allowed among the last 200 steps, 0 to 1", _max_skip_ratio),
+    Option("min-loss-scale", "S", "floor of a GradScaler's loss scale; overflows at it are faults", _min_loss_scale),
 )
 _BY_FIELD = {option.field: option for option in OPTIONS}
 _BY_VARIABLE = {option.variable: option for option in OPTIONS}
@@ -130,6 +144,8 @@ class Settings:
         policy: observe, skip or stop.
         max_consecutive_skips: skips in a row that are allowed; the next one stops the run.
         max_skip_ratio: share of skips allowed among the last 200 steps (policy.WINDOW), 0 to 1.
+        min_loss_scale: a loss scale never backs off below it (torch has no floor: the scale underflows to 0 and then
+            writes NaN). Overflows above it cost no budget, overflows at it are faults.
     """
 
     journal: Path = Path("firstbad-ledger/journal")
@@ -137,6 +153,7 @@ class Settings:
     policy: Policy = Policy.SKIP
     max_consecutive_skips: int = 10
     max_skip_ratio: float = 0.05
+    min_loss_scale: float = 1.0
 
     @classmethod
     def resolve(cls, arguments: Mapping[str, object], environ: Mapping[str, str], folder: Path) -> Self:

@@ -67,6 +67,10 @@ class Window:
     """Host time that the agent took on the training thread, peers' time in the decision included."""
     lr_stepped: bool = False
     loss_scale: float | torch.Tensor | None = None
+    loss_scale_after: float | None = None
+    """What a bad step's decision orders for the next one."""
+    gradients_scaled: bool = False
+    """A loss scaler has multiplied the loss, and nobody has divided the gradients yet."""
     gradients_checked: bool = False
     """A finite norm over every gradient is already there."""
     kept_from: int = 0

@@ -55,7 +55,8 @@ class GradientObserver(Observer):
         if total.device.type == "cpu":
             value = float(total)
             if math.isfinite(value):
-                window.grad_sq = value * value
+                scale = window.loss_scale if window.gradients_scaled and isinstance(window.loss_scale, float) else 1.0
+                window.grad_sq = (value / scale) ** 2 if scale else None
             else:
                 self.mark(pairs, norms.tolist(), micro, exact=exact)
         else:

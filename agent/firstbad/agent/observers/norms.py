@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ from firstbad.agent.observers.observer import Observer, Scene
 from firstbad.agent.window import Mark
 from firstbad.schema import Stage
 
+logger = logging.getLogger("firstbad.agent")
+
 
 class NormObserver(Observer):
     """
@@ -30,8 +33,8 @@ class NormObserver(Observer):
         super().__init__(scene)
         self._gradients = gradients
         self._parameters = parameters
-        self.trusted = True
-        """False while a loss scaler is in use: the norm may be of scaled gradients."""
+        self.wrong_order = False
+        """A norm of still-scaled gradients was taken."""
 
     def install(self) -> None:
         """Wrap the norm that clip_grad_norm_ and get_total_norm share, under whatever name this torch has it."""
@@ -67,17 +70,22 @@ class NormObserver(Observer):
 
     @torch.no_grad()
     def _look_first(self) -> None:
-        if self.scene.window.micro_steps and self.trusted:
+        if self.scene.window.micro_steps:
             self._gradients.before_update()
 
     @torch.no_grad()
     def _see(self, tensors: Any, norm_type: float, norm: torch.Tensor) -> None:
         window = self.scene.window
-        if not window.micro_steps or not self.trusted or float(norm_type) != 2.0 or hasattr(norm, "to_local"):
+        if not window.micro_steps or float(norm_type) != 2.0 or hasattr(norm, "to_local"):
             return
         given = {id(tensor) for tensor in ([tensors] if isinstance(tensors, torch.Tensor) else tensors)}
         grads = [p.grad for p in self._parameters() if p.grad is not None]
         if not grads or not all(id(grad) in given for grad in grads):
+            return
+        if window.gradients_scaled:
+            self._wrong_order()
+            if norm.device.type == "cpu" and not math.isfinite(float(norm)):
+                self._gradients.before_update()
             return
         window.grad_norm = norm.detach() if norm.device.type != "cpu" else float(norm)
         if isinstance(window.grad_norm, float):
@@ -90,3 +98,11 @@ class NormObserver(Observer):
             exact = window.micro_steps == 1
             window.marks.append(Mark(stage, window.current_micro_step, exact=exact, trigger=True, value=norm.detach()))
             window.gradients_checked = True
+
+    def _wrong_order(self) -> None:
+        if not self.wrong_order:
+            self.wrong_order = True
+            logger.warning(
+                "firstbad: the script takes or clips the gradient norm while a GradScaler still scales the gradients, "
+                "so it clips to the wrong length; call scaler.unscale_(optimizer) first. Such norms are not recorded"
+            )

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.amp.grad_scaler import GradScaler
 
 from firstbad.agent.lanes import Ballot
 from firstbad.agent.observers.canary import CanaryObserver
@@ -23,6 +22,7 @@ from firstbad.agent.observers.pipeline import PipelineObserver
 from firstbad.agent.observers.schedule import ScheduleObserver
 from firstbad.agent.observers.sharded import ShardedObserver
 from firstbad.agent.steering.attached import AttachedOptimizers
+from firstbad.agent.steering.lossscale import LossScale
 from firstbad.agent.window import Mark, Window
 from firstbad.schema import Stage
 
@@ -80,9 +80,15 @@ class Panel:
         """Names of the observers that are off after a fault of their own."""
         return tuple(observer.name for observer in self.observers if observer.fault is not None)
 
-    def ballot(self, window: Window, *, step: int, rank: int, scaler: GradScaler | None) -> tuple[Ballot, list[Mark]]:
+    def ballot(
+        self, window: Window, *, step: int, rank: int, scaler: LossScale | None, floor: float
+    ) -> tuple[Ballot, list[Mark]]:
         """
         The last look at the gradients, then this rank's words about the window. Waits for the device if there is one.
+
+        Args:
+            scaler: the loss scaler that stands before the step.
+            floor: what its scale may not back off below.
 
         Returns: (ballot, bad marks in election order).
         """
@@ -97,7 +103,9 @@ class Panel:
         if scaler is not None and stages & {Stage.GRAD, Stage.GRAD_REDUCED}:
             stages.add(Stage.SCALER)
         key = window.key(marks[0], rank) if marks else None
-        return Ballot(step, key, frozenset(stages), handed=window.handed), marks
+        scale = window.loss_scale if isinstance(window.loss_scale, float) else None
+        at_floor = scaler is not None and scale is not None and scale <= floor
+        return Ballot(step, key, frozenset(stages), handed=window.handed, at_floor=at_floor), marks
 
     def remove(self) -> None:
         """Take away what is not an attribute in `scene.patches`: hooks on process groups."""

@@ -15,14 +15,15 @@ class AttachedOptimizers:
     def __init__(self) -> None:
         self._numbers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         """Each optimizer's number in order of attachment, the same in every process."""
-        self.on_new: Callable[[], None] = lambda: None
+        self.on_new: list[Callable[[], None]] = []
         """Called for each new one: scripts make optimizers after their imports and models, before they train."""
 
     def add(self, optimizer: Optimizer) -> None:
         """Take an optimizer into the decision."""
         if optimizer not in self._numbers:
             self._numbers[optimizer] = len(self._numbers)
-            self.on_new()
+            for call in self.on_new:
+                call()
 
     def all(self) -> list[Optimizer]:
         """In order of attachment; one whose making is not over yet has no parameters and is left out."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+
+from firstbad.agent.steering.lossscale import LossScale
 
 
 class Decider(Protocol):
     """The fixed point, seen from an optimizer's step."""
 
-    def decide(self, optimizer: Optimizer, *, scaler: GradScaler | None = None) -> bool:
+    def decide(self, optimizer: Optimizer, *, scaler: LossScale | None = None) -> bool:
         """Take or reuse the decision for this step; True when the update may be applied. May raise by policy."""
 
     def settled(self, optimizer: Optimizer, *, applied: bool | None) -> None:
@@ -24,6 +25,12 @@ class Decider(Protocol):
         Args:
             recorded: the step was decided and recorded, only a part of it was not.
         """
+
+    def backs_off(self) -> bool:
+        """Whether the last decision, a skip, orders the loss scale to back off; else it stays."""
+
+    def unscaled(self) -> None:
+        """A scaler has divided the gradients by the loss scale."""
 
     def scaled_loss(self, outputs: Any, result: Any) -> None:
         """A scaler has multiplied a loss."""
