@@ -1,0 +1,69 @@
+"""
+Lightning Trainer.
+
+    trainer = Trainer(..., callbacks=[FirstbadCallback()])
+
+A batch that is a dict tells its samples by keys `sample_ids` and `shard_id` (or WebDataset's `__key__` and `__url__`),
+its valid tokens by `labels`; for any other batch hand over `describe`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from firstbad.agent.integrations.attaching import Teller
+from firstbad.agent.integrations.fields import Describe, describe
+
+
+class TrainerEvents:
+    """
+    What `FirstbadCallback` does at a Trainer's events.
+
+    `trainer_step` in the ledger is `trainer.global_step` while the step runs, so it is 0 in the first one; with several
+    optimizers Lightning counts the steps of each.
+
+    Args:
+        describe: from a batch to arguments of `Guard.batch`; default: the keys named above.
+        **settings: for the guard, when the callback has to make it: `policy="observe"`, `run_id=...`.
+    """
+
+    def __init__(self, describe: Describe = describe, **settings: Any) -> None:
+        self._describe = describe
+        self._settings = settings
+        self._teller: Teller | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """The ranks have their process group, the model is not wrapped yet: every rank is here."""
+        del trainer, pl_module
+        if stage == "fit":
+            self._teller = Teller(self._describe, self._settings)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """A micro step begins."""
+        del pl_module, batch_idx
+        if self._teller is not None:
+            self._teller.tell(batch, step=trainer.global_step)
+
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+
+    class FirstbadCallback(TrainerEvents, Callback):
+        """`TrainerEvents` as a Callback."""
+
+
+def __getattr__(name: str) -> Any:
+    if name != "FirstbadCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
+        from pytorch_lightning import Callback  # the same framework under its older name
+    else:
+        from lightning.pytorch import Callback
+
+    body = {"__doc__": TrainerEvents.__doc__, "__module__": __name__}
+    cls = globals()[name] = type(name, (TrainerEvents, Callback), body)
+    return cls
+
+
+__all__ = ["FirstbadCallback"]
