@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 MICRO_STEPS, ROWS, LENGTH, WORDS = 2, 4, 8, 64
 
@@ -89,7 +89,9 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(model, DataLoader(Lines(options.steps * MICRO_STEPS * ROWS * world, unlabelled), batch_size=ROWS))
+    lines = Lines(options.steps * MICRO_STEPS * ROWS * world, unlabelled)
+    sampler = DistributedSampler(lines, world, int(os.environ.get("RANK", "0")), shuffle=False)
+    trainer.fit(model, DataLoader(lines, batch_size=ROWS, sampler=sampler))
     if options.save:
         torch.save(model.state_dict(), f"{options.save}/rank{trainer.global_rank}.pt")
 
