@@ -33,17 +33,21 @@ class Teller:
         self._guard = guard or Guard(**settings)
         self._describe: Describe | None = describe
 
-    def tell(self, batch: object, *, step: int | None) -> None:
+    def tell(self, batch: object, *, step: int | None, global_batch_id: str | None = None) -> None:
         """
         Say which data the coming micro step uses, and the trainer's own step count. Never raises.
 
-        When a batch cannot be described that is said once, and only steps are told from then on.
+        When a batch cannot be described that is said once, and only the trainer's own words are told from then on.
+
+        Args:
+            batch: what the trainer got from its loader; None when its samples were told already.
+            step: the trainer's own step count.
+            global_batch_id: the trainer's name of the batch, where the batch has none of its own.
         """
-        told: dict[str, Any] = {}
+        own = {"step": step, "global_batch_id": global_batch_id}
         try:
-            if self._describe is not None:
-                told = dict(self._describe(batch))
-            self._guard.batch(step=step, **told)
+            described = self._describe(batch) if self._describe is not None and batch is not None else {}
+            self._guard.batch(**{**own, **described})
         except Exception as error:
             self._describe = None
             logger.warning(
@@ -51,4 +55,4 @@ class Teller:
                 type(error).__name__,
                 error,
             )
-            self._guard.batch(step=step)
+            self._guard.batch(step=step, global_batch_id=global_batch_id)

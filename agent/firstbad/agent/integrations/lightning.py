@@ -21,7 +21,7 @@ class TrainerEvents:
     What `FirstbadCallback` does at a Trainer's events.
 
     `trainer_step` in the ledger is `trainer.global_step` while the step runs, so it is 0 in the first one; with several
-    optimizers Lightning counts the steps of each.
+    optimizers Lightning counts the steps of each. `global_batch_id` is "epoch E batch B".
 
     Args:
         describe: from a batch to arguments of `Guard.batch`; default: the keys named above.
@@ -32,6 +32,8 @@ class TrainerEvents:
         self._describe = describe
         self._settings = settings
         self._teller: Teller | None = None
+        self._batch_name = ""
+        self._backwards = 0
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """The ranks have their process group, the model is not wrapped yet: every rank is here."""
@@ -40,10 +42,22 @@ class TrainerEvents:
             self._teller = Teller(self._describe, self._settings)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """A micro step begins."""
-        del pl_module, batch_idx
+        """A batch begins: its first backward is a micro step with its samples."""
+        del pl_module
+        self._batch_name = f"epoch {trainer.current_epoch} batch {batch_idx}"
+        self._backwards = 0
         if self._teller is not None:
-            self._teller.tell(batch, step=trainer.global_step)
+            self._teller.tell(batch, step=trainer.global_step, global_batch_id=self._batch_name)
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """
+        A backward begins. Manual optimization may call several for one batch: the later ones get the batch's name, by
+        which their rows meet the one with the samples, and no samples, which would be counted twice.
+        """
+        del pl_module, loss
+        self._backwards += 1
+        if self._backwards > 1 and self._teller is not None:
+            self._teller.tell(None, step=trainer.global_step, global_batch_id=self._batch_name)
 
 
 if TYPE_CHECKING:
