@@ -10,6 +10,7 @@ EXACT = frozenset(
     {
         "single",
         "single_accumulation",
+        "single_gan",
         "single_sparse",
         "single_two_optimizers",
         "ddp",
@@ -21,12 +22,19 @@ EXACT = frozenset(
         "ddp_builtin_hook",
         "ddp_powersgd",
         "ddp_two_optimizers",
+        "ddp_gan",
+        "ddp_sparse",
         "fsdp2",
         "fsdp2_accumulation",
         "fsdp2_offload",
+        "fsdp2_quiet",
         "hsdp",
         "tp",
         "fsdp2_tp",
+        "pp_gpipe",
+        "pp_1f1b",
+        "pp_warm",
+        "experts",
         "experts_starved",
     }
 )
