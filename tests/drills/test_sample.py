@@ -7,7 +7,7 @@ from tests.drills.cell import Cell
 from tests.drills.matrix import cells
 from tests.drills.parallelisms import REGISTRY
 from tests.drills.player import Player
-from tests.drills.sample import EXACT, sample
+from tests.drills.sample import sample
 
 
 @pytest.fixture(scope="module")
@@ -30,4 +30,4 @@ def test_the_matrix_is_large_and_the_same_every_time_and_leaves_no_parallelism_o
 
     assert len({cell.id for cell in matrix}) == len(matrix) >= 400
     assert matrix == cells()
-    assert {cell.parallelism for cell in matrix} == set(REGISTRY) >= EXACT
+    assert {cell.parallelism for cell in matrix} == set(REGISTRY)
