@@ -31,6 +31,7 @@ _CONTEXT.set_forkserver_preload(
         "firstbad.agent.guard",
         "rankworld",
         "drills",
+        "buffers",
         "habits",
         "scaling",
         "ledger",

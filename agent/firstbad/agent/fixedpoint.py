@@ -185,6 +185,10 @@ class FixedPoint:
     def _next_window(self, decision: Decision, life: Incarnation, optimizer: Optimizer) -> None:
         if decision.bad is not None and life.consensus.rank == decision.bad.key.rank:
             logger.warning("firstbad: %s", decision.sentence())
+        if decision.action is Action.SKIP and life.settings.lr_on_skip == "hold":
+            self._panel.schedule.hold()
+        if decision.action in (Action.SKIP, Action.STOP):
+            self._panel.modules.watch(self._panel.shield.restore)()
         self._decision = decision
         self._stepped.clear()
         self._stepped.add(optimizer)

@@ -21,7 +21,7 @@ from firstbad.agent.steering.attached import AttachedOptimizers
 from firstbad.agent.steering.optimizers import OptimizerSteering
 from firstbad.agent.steering.scalers import ScalerSteering
 from firstbad.agent.window import Window
-from firstbad.schema import Outcome
+from firstbad.schema import Outcome, Policy
 
 logger = logging.getLogger("firstbad.agent")
 
@@ -67,6 +67,7 @@ class Guard:
         self.scene = Scene()
         self.attached = AttachedOptimizers()
         self.panel = Panel(self.scene, self.attached, self._is_own)
+        self.panel.shielding = self.settings.policy is not Policy.OBSERVE
         self.fixedpoint = FixedPoint(self.panel, self.attached, meet=self._begin)
         self._met = False
         _active = self

@@ -49,7 +49,7 @@ class Incarnation:
         terms = Terms(
             f"{LAYOUT}, firstbad {identity.agent_version()}, policy {settings.policy.value}, max-consecutive-skips "
             f"{settings.max_consecutive_skips}, max-skip-ratio {settings.max_skip_ratio}, min-loss-scale "
-            f"{settings.min_loss_scale}",
+            f"{settings.min_loss_scale}, lr-on-skip {settings.lr_on_skip}",
             refusal,
         )
         run_id = identity.resolve_run_id(settings.run_id) or f"run-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"

@@ -99,6 +99,13 @@ def _min_loss_scale(value: object) -> float:
     return number
 
 
+def _lr_on_skip(value: object) -> str:
+    words = ["advance", "hold"]
+    if value not in words:
+        raise ValueError(f"one of {', '.join(words)}{_nearest(str(value).lower(), words)}")
+    return str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One setting under its names: `--name` and `name` in [tool.firstbad], FIRSTBAD_NAME, and a field of Settings."""
@@ -126,6 +133,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("policy", "observe|skip|stop", "what to do about a bad step, on every rank", _policy),
     Option("max-consecutive-skips", "N", "skips in a row that are allowed; the next one stops", _max_consecutive_skips),
     Option("max-skip-ratio", "R", "share of skips allowed among the last 200 steps, 0 to 1", _max_skip_ratio),
+    Option("lr-on-skip", "advance|hold", "learning-rate schedulers after a skipped step", _lr_on_skip),
     Option("min-loss-scale", "S", "floor of a GradScaler's loss scale; overflows at it are faults", _min_loss_scale),
 )
 _BY_FIELD = {option.field: option for option in OPTIONS}
@@ -144,6 +152,8 @@ class Settings:
         policy: observe, skip or stop.
         max_consecutive_skips: skips in a row that are allowed; the next one stops the run.
         max_skip_ratio: share of skips allowed among the last 200 steps (policy.WINDOW), 0 to 1.
+        lr_on_skip: what schedulers that are stepped every step do after a skip: `advance` as they would, or `hold`: one
+            step of each is left out.
         min_loss_scale: a loss scale never backs off below it (torch has no floor: the scale underflows to 0 and then
             writes NaN). Overflows above it cost no budget, overflows at it are faults.
     """
@@ -153,6 +163,7 @@ class Settings:
     policy: Policy = Policy.SKIP
     max_consecutive_skips: int = 10
     max_skip_ratio: float = 0.05
+    lr_on_skip: str = "advance"
     min_loss_scale: float = 1.0
 
     @classmethod

@@ -42,6 +42,7 @@ class LossObserver(Observer):
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch._C._current_graph_task_id() == -1 and self.scene.awake:
+                self.scene.hold_schedulers = False
                 self._before(self.scene.window.micro_steps > 0)
                 # Counting is no observer's business: a rank that stopped counting would leave its peers waiting.
                 see(tensors, self.scene.window.begin_backward(self.scene.chunk))

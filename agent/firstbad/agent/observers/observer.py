@@ -45,6 +45,8 @@ class Scene:
         """Micro step of the pipeline chunk that is running."""
         self.pipelined = False
         """The model is trained in a pipeline."""
+        self.hold_schedulers = False
+        """A step was just skipped, and learning-rate schedulers are held for it."""
         self.detached = False
 
     @property

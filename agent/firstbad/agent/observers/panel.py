@@ -21,6 +21,7 @@ from firstbad.agent.observers.parameters import ParameterObserver
 from firstbad.agent.observers.pipeline import PipelineObserver
 from firstbad.agent.observers.schedule import ScheduleObserver
 from firstbad.agent.observers.sharded import ShardedObserver
+from firstbad.agent.shield import BufferShield
 from firstbad.agent.steering.attached import AttachedOptimizers
 from firstbad.agent.steering.lossscale import LossScale
 from firstbad.agent.window import Mark, Window
@@ -39,6 +40,8 @@ class Panel:
         self.scene = scene
         self.autocast = False
         """Whether a forward ran under autocast so far."""
+        self.shielding = False
+        """Steps may be skipped, so buffers are kept."""
         self.gradients = GradientObserver(scene, attached.parameters)
         self.losses = LossObserver(scene, before=self._before_backward)
         self.parameters = ParameterObserver(scene)
@@ -50,6 +53,7 @@ class Panel:
         self.modules = ModuleObserver(scene, found=self._found, entered=self._entered, ran=self.canary.settle)
         self.schedule = ScheduleObserver(scene)
         self.clearing = ClearingObserver(scene, attached.parameters)
+        self.shield = BufferShield()
 
     @property
     def observers(self) -> tuple[Observer, ...]:
@@ -127,6 +131,8 @@ class Panel:
 
     def _entered(self, root: nn.Module) -> None:
         self.parameters.before_forward(root)
+        if self.shielding:
+            self.shield.before_forward(root, self.scene.window)
         device = next((p.device.type for p in root.parameters()), "cpu")
         self.autocast = self.autocast or torch.is_autocast_enabled(device)
 

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import functools
 import os
+import weakref
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from firstbad.agent.observers.observer import Observer
+from firstbad.agent.observers.observer import Observer, Scene
 
 
 class ScheduleObserver(Observer):
-    """Notes that a learning-rate scheduler was stepped since the last decision, and the last path torch.load read."""
+    """
+    Notes that a learning-rate scheduler was stepped since the last decision, and the last path torch.load read. After a
+    skip it holds each scheduler once, where the settings say so.
+    """
 
     name = "schedule"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._free: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Schedulers that were held already since the last skip."""
+
+    def hold(self) -> None:
+        """A step was skipped: the next step of each scheduler is left out, until the next backward."""
+        self.scene.hold_schedulers = True
+        self._free.clear()
 
     def install(self) -> None:
         """Wrap `step` of every scheduler class, those defined later included, and torch.load."""
@@ -39,6 +53,9 @@ class ScheduleObserver(Observer):
 
         @functools.wraps(original)
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.scene.hold_schedulers and scheduler not in self._free:
+                self._free.add(scheduler)
+                return None
             stepped()
             return original(scheduler, *args, **kwargs)
 
