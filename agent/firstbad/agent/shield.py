@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.weak import WeakIdKeyDictionary
 
 from firstbad.agent.models.modelmap import clean
@@ -34,8 +35,8 @@ class BufferShield:
     """
     Keeps the buffers of each outermost module as they were before its first forward of a step window.
 
-    Copies every buffer in the first window, later only small ones and those that were seen to change (by torch's own
-    version counter), so that masks and position tables cost nothing. Does not wait for the device.
+    Copies every buffer in the first window, later only small ones, those of norms, and those that were seen to change
+    (by torch's own version counter), so that masks and position tables cost nothing. Does not wait for the device.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,8 @@ class BufferShield:
                     continue
                 full = f"{prefix}.{name}" if prefix else name
                 size = buffer.numel() * buffer.element_size()
-                wanted = size <= SMALL or (full in live if live is not None else size <= LARGEST)
+                always = size <= SMALL or isinstance(module, _NormBase)  # whose kernels write past the version counter
+                wanted = always or (full in live if live is not None else size <= LARGEST)
                 copy = buffer.detach().clone() if wanted else None
                 kept.append(_Kept(module, name, buffer, buffer._version, copy))
         self._kept[id(root)] = kept
@@ -79,17 +81,15 @@ class BufferShield:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put every changed buffer back, in place where it was written in place."""
+        """Put every buffer back, in place where it was written in place."""
         for entries in self._kept.values():
             for kept in entries:
                 replaced = kept.module._buffers.get(kept.name) is not kept.buffer
                 if replaced:
                     kept.module._buffers[kept.name] = kept.buffer
-                if kept.buffer._version == kept.version:
-                    continue
                 if kept.copy is not None:
                     kept.buffer.detach().copy_(kept.copy)
-                elif not self._told:
+                elif kept.buffer._version != kept.version and not self._told:
                     self._told = True
                     logger.warning(
                         "firstbad: buffer %s was written for the first time in a step that is skipped, so what it held "
