@@ -125,6 +125,24 @@ def test_the_offender_is_found_also_in_a_model_that_begins_to_train_late(play: P
     assert [(t.rank, t.parameter) for t in played.of(Testimony)] == [(1, "outlet.weight")]
 
 
+@pytest.mark.parametrize("micro_steps", [1, 2])
+def test_ranks_with_less_data_take_part_in_the_decisions_of_those_with_more(play: Play, micro_steps: int) -> None:
+    """DDP.join: a clean run is bit-equal; a bad step is skipped on all ranks, also after some have run out of data."""
+    clean = play(3, Drill(micro_steps=micro_steps), habits.joins)
+    reference = play(3, Drill(guard=False, micro_steps=micro_steps), habits.joins)
+
+    assert clean.one("params") == reference.one("params")
+    assert not clean.of(Verdict)
+    for rank in range(3):
+        rows = [(row.step, row.micro_steps) for row in clean.of(Step) if row.rank == rank]
+        assert rows == [(step, micro_steps if step < 3 + 2 * rank else 0) for step in range(7)]
+
+    played = play(3, Drill(faults=(Fault("loss", 4, 0, 2),), micro_steps=micro_steps), habits.joins)
+    assert played.one("finite")
+    played.one("params")
+    assert {(v.step, v.offender_rank, v.micro_step, v.action.value) for v in played.of(Verdict)} == {(4, 2, 0, "skip")}
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_blocks_that_a_backward_runs_again_are_no_models_of_their_own(play: Play, reentrant: bool) -> None:
     """Names stay those of the whole model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -247,6 +248,24 @@ def second_model_comes_late(rank: int, drill: Drill, journal: str) -> Any:
     if guard is not None:
         guard.__exit__(None, None, None)
     return _report(second)
+
+
+def joins(rank: int, drill: Drill, journal: str) -> Any:
+    """Uneven inputs under DDP.join: rank r has 3 + 2r batches of `drill.micro_steps` each; faults are bad losses."""
+    guard = _guard(drill, journal)
+    model = DistributedDataParallel(_made())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    with model.join():
+        for step in range(3 + 2 * rank):
+            optimizer.zero_grad()
+            for micro in range(drill.micro_steps):
+                with model.no_sync() if micro < drill.micro_steps - 1 else contextlib.nullcontext():
+                    loss = model(_batch(step * 7 + micro, rank)).square().mean()
+                    (loss * math.nan if any(f.hits(step, micro, rank) for f in drill.faults) else loss).backward()
+            optimizer.step()
+    if guard is not None:
+        guard.__exit__(None, None, None)
+    return _report(model)
 
 
 def exports(rank: int, drill: Drill, journal: str) -> Any:

@@ -88,6 +88,18 @@ class FixedPoint:
         if window.micro_steps == 0 and (self._decision is None or optimizer not in self._stepped):
             self._stepped.add(optimizer)
             return self._decision is None or self._decision.action is not Action.SKIP
+        return self._take(window, optimizer, scaler)
+
+    def shadow(self) -> None:
+        """
+        Take part in a decision of ranks that still have data, with nothing to report. Collective over all ranks.
+
+        Raises: as of `decide`.
+        """
+        if not self.closed and self._scene.awake and self.life is not None:
+            self._take(self._scene.window, None, None)
+
+    def _take(self, window: Window, optimizer: Optimizer | None, scaler: LossScale | None) -> bool:
         begun = time.perf_counter()
         self.seal_row(None)
         life = self.life
@@ -101,7 +113,7 @@ class FixedPoint:
         if decision.bad is not None and scaler is not None and isinstance(window.loss_scale, float):
             lower = max(window.loss_scale * scaler.backoff_factor, life.settings.min_loss_scale)
             window.loss_scale_after = lower if decision.backs_off else window.loss_scale
-        learning_rate = _learning_rate(optimizer)
+        learning_rate = _learning_rate(optimizer) if optimizer is not None else None
         self.begin_record()
         life.recorder.events(decision, window, marks, learning_rate, self._scene.checkpoint_parent)
         window.guard_seconds += time.perf_counter() - begun
@@ -182,7 +194,7 @@ class FixedPoint:
             )
         return life.bench.decide(life.step, count, steered=self._steered)
 
-    def _next_window(self, decision: Decision, life: Incarnation, optimizer: Optimizer) -> None:
+    def _next_window(self, decision: Decision, life: Incarnation, optimizer: Optimizer | None) -> None:
         if decision.bad is not None and life.consensus.rank == decision.bad.key.rank:
             logger.warning("firstbad: %s", decision.sentence())
         if decision.action is Action.SKIP and life.settings.lr_on_skip == "hold":
@@ -191,7 +203,8 @@ class FixedPoint:
             self._panel.modules.watch(self._panel.shield.restore)()
         self._decision = decision
         self._stepped.clear()
-        self._stepped.add(optimizer)
+        if optimizer is not None:
+            self._stepped.add(optimizer)
         life.step += 1
         self._scene.window = Window()
         self._scene.previous_step_suspect = decision.bad is not None and decision.action is Action.APPLY

@@ -17,6 +17,7 @@ from firstbad.agent.incarnation import Incarnation
 from firstbad.agent.observers.observer import Scene
 from firstbad.agent.observers.panel import Panel
 from firstbad.agent.settings import Settings, SettingsError
+from firstbad.agent.steering import uneven
 from firstbad.agent.steering.attached import AttachedOptimizers
 from firstbad.agent.steering.optimizers import OptimizerSteering
 from firstbad.agent.steering.scalers import ScalerSteering
@@ -179,6 +180,7 @@ class Guard:
         self.panel.install()
         if not dist.is_available():
             return
+        uneven.install(patches, self.fixedpoint.shadow)
         if dist.is_initialized():
             self.fixedpoint.enter(self._begin())
             return
