@@ -124,8 +124,8 @@ def _print(results: Any, own: Any, parameters: int, options: argparse.Namespace)
     import torch
 
     print(
-        f"{'variant':<26}{'wall ms':>9}{'ratio':>8}{'cpu ms':>9}{'ratio':>8}{'guard ms':>10}{'in wait':>9}{'work ms':>9}"
-        f"{'% of 250 ms':>13}"
+        f"{'variant':<26}{'wall ms':>9}{'ratio':>8}{'cpu ms':>9}{'ratio':>8}{'guard ms':>10}{'in wait':>9}"
+        f"{'work ms':>9}{'% of 250 ms':>13}"
     )
     for variant in VARIANTS:
         cells = [f"{variant:<26}"]
