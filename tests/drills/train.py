@@ -56,6 +56,22 @@ def reference(rank: int, cell: Cell) -> Account:
     return _train(rank, cell, armed=cell.stage in LASTING, leave_out=bad_step(cell))
 
 
+def clean(rank: int, cell: Cell, journal: str | None) -> Account:
+    """Three steps of the cell's script without its fault; with a guard where there is a journal."""
+    guard = Guard(journal=journal) if journal is not None else None
+    torch.manual_seed(7)
+    script_class = REGISTRY[cell.parallelism]
+    injector = Injector(cell, rank, armed=False, micro_steps=script_class.micro_steps)
+    script = script_class(cell, rank, injector)
+    script.run(3)
+    account = Account(injector.log, state.parameters(script), state.optimizers(script))
+    if dist.is_initialized():
+        dist.barrier()
+    if guard is not None:
+        guard.__exit__(None, None, None)
+    return account
+
+
 def _train(rank: int, cell: Cell, *, armed: bool, leave_out: int | None) -> Account:
     torch.manual_seed(7)
     script_class = REGISTRY[cell.parallelism]
