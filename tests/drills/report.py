@@ -9,7 +9,6 @@ from tests.drills.cell import Cell
 from tests.drills.judge import Finding
 from tests.drills.mutants import Mutant
 from tests.drills.player import Player
-from tests.drills.sample import known
 
 
 def play(chosen: list[Cell], mutant: Mutant | None = None) -> bool:
@@ -29,7 +28,7 @@ def play(chosen: list[Cell], mutant: Mutant | None = None) -> bool:
             inexact[cell] = findings
         print(f"{number}/{len(chosen)} {'INEXACT' if findings else 'exact'} {cell.id}", flush=True)
     for cell, findings in inexact.items():
-        print(f"\n{cell.id}{'' if not known(cell) else '  (in the sample of every test run)'}")
+        print(f"\n{cell.id}")
         for finding in findings:
             print(f"    {finding}")
     _summarise(chosen, inexact)

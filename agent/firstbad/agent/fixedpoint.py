@@ -200,7 +200,7 @@ class FixedPoint:
         if decision.action is Action.SKIP and life.settings.lr_on_skip == "hold":
             self._panel.schedule.hold()
         if decision.action in (Action.SKIP, Action.STOP):
-            self._panel.modules.watch(self._panel.shield.restore)()
+            self._panel.shield.watch(self._panel.shield.restore)()
         self._decision = decision
         self._stepped.clear()
         if optimizer is not None:

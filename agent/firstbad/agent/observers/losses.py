@@ -43,6 +43,7 @@ class LossObserver(Observer):
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch._C._current_graph_task_id() == -1 and self.scene.awake:
                 self.scene.hold_schedulers = False
+                self.scene.inside = None  # a forward that failed in somebody's hook may have left it
                 self._before(self.scene.window.micro_steps > 0)
                 # Counting is no observer's business: a rank that stopped counting would leave its peers waiting.
                 see(tensors, self.scene.window.begin_backward(self.scene.chunk))

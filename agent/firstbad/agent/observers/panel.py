@@ -21,7 +21,7 @@ from firstbad.agent.observers.parameters import ParameterObserver
 from firstbad.agent.observers.pipeline import PipelineObserver
 from firstbad.agent.observers.schedule import ScheduleObserver
 from firstbad.agent.observers.sharded import ShardedObserver
-from firstbad.agent.shield import BufferShield
+from firstbad.agent.observers.shield import BufferShield
 from firstbad.agent.steering.attached import AttachedOptimizers
 from firstbad.agent.steering.lossscale import LossScale
 from firstbad.agent.window import Mark, Window
@@ -53,7 +53,7 @@ class Panel:
         self.modules = ModuleObserver(scene, found=self._found, entered=self._entered, ran=self.canary.settle)
         self.schedule = ScheduleObserver(scene)
         self.clearing = ClearingObserver(scene, attached.parameters)
-        self.shield = BufferShield()
+        self.shield = BufferShield(scene)
 
     @property
     def observers(self) -> tuple[Observer, ...]:
@@ -70,6 +70,7 @@ class Panel:
             self.canary,
             self.schedule,
             self.clearing,
+            self.shield,
         )
 
     def install(self) -> None:
@@ -132,7 +133,7 @@ class Panel:
     def _entered(self, root: nn.Module) -> None:
         self.parameters.before_forward(root)
         if self.shielding:
-            self.shield.before_forward(root, self.scene.window)
+            self.shield.watch(self.shield.before_forward)(root)
         device = next((p.device.type for p in root.parameters()), "cpu")
         self.autocast = self.autocast or torch.is_autocast_enabled(device)
 

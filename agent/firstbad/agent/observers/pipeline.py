@@ -42,19 +42,24 @@ class PipelineObserver(Observer):
                 self.scene.patches.replace(base, name, self._wrap(getattr(base, name)))
 
     def _wrap(self, original: Any) -> Any:
+        begin = self.watch(self._begin)
+
         @functools.wraps(original)
         def one_chunk(stage: Any, *args: Any, **kwargs: Any) -> Any:
             scene = self.scene
-            if stage not in self._stages:
-                self._stages.add(stage)
-                scene.models.in_pipeline(stage.submod, stage.stage_index, stage.num_stages)
-            scene.window.handed = True
             before = scene.pipeline, scene.chunk
-            chunk = args[0] if args else next((kwargs[name] for name in _CHUNK if name in kwargs), None)
-            scene.pipeline, scene.chunk, scene.pipelined = (stage.stage_index, stage.num_stages), chunk, True
+            begin(stage, args[0] if args else next((kwargs[name] for name in _CHUNK if name in kwargs), None))
             try:
                 return original(stage, *args, **kwargs)
             finally:
                 scene.pipeline, scene.chunk = before
 
         return one_chunk
+
+    def _begin(self, stage: Any, chunk: int | None) -> None:
+        scene = self.scene
+        if stage not in self._stages:
+            self._stages.add(stage)
+            scene.models.in_pipeline(stage.submod, stage.stage_index, stage.num_stages)
+        scene.window.handed = True
+        scene.pipeline, scene.chunk, scene.pipelined = (stage.stage_index, stage.num_stages), chunk, True

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.weak import WeakIdKeyDictionary
 
 from firstbad.agent.models.modelmap import clean
+from firstbad.agent.observers.observer import Observer, Scene
 
 logger = logging.getLogger("firstbad.agent")
 
@@ -31,7 +32,7 @@ class _Kept:
     copy: torch.Tensor | None
 
 
-class BufferShield:
+class BufferShield(Observer):
     """
     Keeps the buffers of each outermost module as they were before its first forward of a step window.
 
@@ -39,7 +40,10 @@ class BufferShield:
     (by torch's own version counter), so that masks and position tables cost nothing. Does not wait for the device.
     """
 
-    def __init__(self) -> None:
+    name = "shield"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
         self._kept: dict[int, list[_Kept]] = {}
         self._window: object | None = None
         self._live = WeakIdKeyDictionary()
@@ -47,8 +51,9 @@ class BufferShield:
         self._told = False
 
     @torch.no_grad()
-    def before_forward(self, root: nn.Module, window: object) -> None:
+    def before_forward(self, root: nn.Module) -> None:
         """Keep the buffers of `root` unless this window has them already."""
+        window = self.scene.window
         if window is not self._window:
             self._learn()
             self._kept, self._window = {}, window
