@@ -128,9 +128,10 @@ class Bench:
         kind = IncidentKind.SCALE_PROBE if probing else IncidentKind.FAULT
         rule = self._budget.probe if probing else self._budget.bad
         ruling = rule(steered=steered, degraded=count.degraded)
+        if key.stage is Stage.UPDATE and self._good[0] == step - 1:
+            # That step's update made the bad weights; it stays so for the bad steps that follow.
+            self._good = (self._good[1], self._good[1])
         last_good = self._good[0]
-        if key.stage is Stage.UPDATE and last_good == step - 1:
-            last_good = self._good[1]  # that step's update made the bad weights
         bad = BadStep(
             key=key,
             all_ranks=self._world_size > 1 and count.unanimous,

@@ -11,7 +11,12 @@ Errors that the agent raises into a training script. All of them are raised on e
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from firstbad.schema import FirstbadError
+
+if TYPE_CHECKING:
+    from firstbad.agent.finiteness import Finiteness
 
 
 class AgentError(FirstbadError, RuntimeError):
@@ -20,16 +25,31 @@ class AgentError(FirstbadError, RuntimeError):
 
 class RunStopped(AgentError):
     """
-    The policy stopped the run before the update of `step`; weights are those after `last_good_step`.
+    The policy stopped the run before the update of `step`. The text says all of it, with the next command.
 
-    Attributes: `step`, `event_id`, `last_good_step` (-1 when there is none).
+    Attributes:
+        step, event_id: the step that stopped the run, and its event in the ledger.
+        last_good_step: -1 when there is none.
+        finiteness: whether parameters, buffers and optimizer state of this rank are finite now; None: not looked at.
+        load: what to load, in words.
     """
 
-    def __init__(self, message: str, *, step: int, event_id: str, last_good_step: int) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: int,
+        event_id: str,
+        last_good_step: int,
+        finiteness: Finiteness | None = None,
+        load: str = "",
+    ) -> None:
         super().__init__(message)
         self.step = step
         self.event_id = event_id
         self.last_good_step = last_good_step
+        self.finiteness = finiteness
+        self.load = load
 
 
 class StepMismatch(AgentError):

@@ -17,12 +17,14 @@ from torch.optim import Optimizer
 
 from firstbad.agent.context import CodeOrigin
 from firstbad.agent.decision import Decision
-from firstbad.agent.errors import RunStopped, StepMismatch
+from firstbad.agent.errors import StepMismatch
+from firstbad.agent.finiteness import scan
 from firstbad.agent.incarnation import Incarnation
 from firstbad.agent.lanes import Ballot, Count
 from firstbad.agent.observers.panel import Panel
 from firstbad.agent.steering.attached import AttachedOptimizers
 from firstbad.agent.steering.lossscale import LossScale
+from firstbad.agent.streak import Streak
 from firstbad.agent.window import Mark, Window
 from firstbad.schema import Action
 
@@ -48,6 +50,7 @@ class FixedPoint:
         self.closed = False
         """The run end is written: nothing is decided any more."""
         self._decision: Decision | None = None
+        self._streak = Streak()
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Optimizers that have stepped under the last decision."""
         self._row: tuple[Decision, Window, list[Mark], float | None, bool] | None = None
@@ -57,7 +60,7 @@ class FixedPoint:
 
     def enter(self, life: Incarnation | None) -> None:
         """Begin an incarnation: its steps count from 0."""
-        self.life, self._decision = life, None
+        self.life, self._decision, self._streak = life, None, Streak()
         self._stepped.clear()
 
     def begin_record(self) -> None:
@@ -202,6 +205,7 @@ class FixedPoint:
         if decision.action in (Action.SKIP, Action.STOP):
             self._panel.shield.watch(self._panel.shield.restore)()
         self._decision = decision
+        self._streak.see(decision, self._scene.checkpoint_parent)
         self._stepped.clear()
         if optimizer is not None:
             self._stepped.add(optimizer)
@@ -221,17 +225,9 @@ class FixedPoint:
             )
 
     def _stop(self, decision: Decision, life: Incarnation) -> None:
-        bad = decision.bad
-        assert bad is not None  # noqa: S101 - only bad steps stop
         self.seal_row(False)
-        raise RunStopped(
-            f"firstbad stopped the run before the update of step {decision.step}: {bad.ruling.reason}. First seen at "
-            f"{bad.who()}, stage {bad.key.stage.label}; last good step {bad.last_good_step}. Next: firstbad show "
-            f"{life.meeting.run_id} {decision.step}",
-            step=decision.step,
-            event_id=bad.membership.event_id,
-            last_good_step=bad.last_good_step,
-        )
+        finiteness = scan(self._attached.all(), self._scene.models)
+        raise self._streak.stop(decision, life.meeting.run_id, finiteness, self._scene.checkpoint_parent)
 
 
 def _learning_rate(optimizer: Optimizer) -> float | None:

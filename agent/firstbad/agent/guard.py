@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch.distributed as dist
 
 from firstbad.agent.batches import describe
+from firstbad.agent.errorfile import write_error_file
 from firstbad.agent.errors import AgentError, RunStopped
 from firstbad.agent.fixedpoint import FixedPoint
 from firstbad.agent.incarnation import Incarnation
@@ -131,6 +132,8 @@ class Guard:
         fixed = self.fixedpoint
         if fixed.closed or not self.scene.awake:
             return
+        if isinstance(error, RunStopped):
+            write_error_file(error)
         fixed.closed = True
         try:
             if fixed.life is None and (error is not None or self._met):
@@ -235,6 +238,8 @@ def _finish_at_exit(guard: Guard) -> None:
 
     def excepthook(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
         seen.append(error)
+        if isinstance(error, RunStopped):
+            write_error_file(error)  # at once: threads are joined first, and torchrun may kill before the end
         previous(kind, error, traceback)
 
     sys.excepthook = excepthook

@@ -65,7 +65,7 @@ class ScheduleObserver(Observer):
         self.scene.window.lr_stepped = True
 
     def _loaded(self, file: Any) -> None:
-        path = getattr(file, "name", file)
+        path = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
         if isinstance(path, str | os.PathLike):
             self.scene.checkpoint_parent = os.fspath(path)[:1024]
 
