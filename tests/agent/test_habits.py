@@ -125,6 +125,15 @@ def test_the_offender_is_found_also_in_a_model_that_begins_to_train_late(play: P
     assert [(t.rank, t.parameter) for t in played.of(Testimony)] == [(1, "outlet.weight")]
 
 
+@pytest.mark.parametrize("module", ["inlet", "middle", "head"])
+def test_the_module_is_named_though_a_later_reduction_carries_it(play: Play, module: str) -> None:
+    """FSDP2's root group holds the head, whose gradient is first in backward, and reduces last."""
+    played = play(2, Drill(optimizer=module), habits.shards_all_but_the_head)
+
+    assert {(v.step, v.offender_rank, v.first_bad_stage) for v in played.of(Verdict)} == {(2, 1, "grad")}
+    assert [(t.rank, t.module) for t in played.of(Testimony)] == [(1, module)]
+
+
 @pytest.mark.parametrize("micro_steps", [1, 2])
 def test_ranks_with_less_data_take_part_in_the_decisions_of_those_with_more(play: Play, micro_steps: int) -> None:
     """DDP.join: a clean run is bit-equal; a bad step is skipped on all ranks, also after some have run out of data."""

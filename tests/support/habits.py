@@ -268,6 +268,41 @@ def joins(rank: int, drill: Drill, journal: str) -> Any:
     return _report(model)
 
 
+def shards_all_but_the_head(rank: int, drill: Drill, journal: str) -> Any:
+    """FSDP2 as its documentation has it: layers are sharded one by one, what is left over, the head too, by the root.
+
+    `drill.optimizer` names the module whose gradient is bad.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    from firstbad.agent.testing import FaultInjector, poison_gradient
+
+    guard = _guard(drill, journal)
+    torch.manual_seed(0)
+
+    class Headed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inlet, self.middle, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.middle(self.inlet(x).tanh()).tanh())
+
+    model = Headed()
+    fully_shard(model.middle)
+    fully_shard(model)
+    inject = FaultInjector(model, poison_gradient(drill.optimizer, step=2, rank=1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(3):
+        optimizer.zero_grad()
+        with inject.at(step):
+            model(_batch(step, rank)).square().mean().backward()
+        optimizer.step()
+    if guard is not None:
+        guard.__exit__(None, None, None)
+    return None
+
+
 def exports(rank: int, drill: Drill, journal: str) -> Any:
     """Scripts, traces and exports a model between steps, and trains on."""
     guard = _guard(drill, journal)

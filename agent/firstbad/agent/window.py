@@ -39,6 +39,8 @@ class Mark:
     order: int = MAX_ORDER
     module: str | None = None
     parameter: str | None = None
+    position: int = -1
+    """Place in the forward of the named parameter."""
     evidence: list[TensorStatistics] = field(default_factory=list)
     accumulated: bool = False
     """The value includes what earlier micro steps of the window left in `.grad`."""

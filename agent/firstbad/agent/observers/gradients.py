@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from firstbad.agent.models.modelmap import UNSEEN
 from firstbad.agent.models.order import LAST
 from firstbad.agent.observers.observer import Observer, Scene
 from firstbad.agent.statistics import TensorStatistics, is_finite, local_part, measure, norms_of
@@ -125,7 +126,9 @@ class GradientObserver(Observer):
             return False
         reduced = [not own and (self.is_reduced(owner) or self.scene.window.exchanged_gradients) for owner in ordered]
         first = next((i for i, flag in enumerate(bad) if flag and not reduced[i]), bad.index(True))
-        place = models.place(ordered[first])
+        # Where modules were not seen running (compiled ones), several bad parameters have no order: no name is a guess.
+        known = sum(bad) == 1 or models.position(ordered[first]) != UNSEEN
+        place = models.place(ordered[first]) if known else None
         wanted = [i for i, flag in enumerate(bad) if flag or any(bad[max(i - 1, 0) : i + 2])][:EVIDENCE_ROWS]
         self.scene.window.marks.append(
             Mark(
@@ -136,10 +139,26 @@ class GradientObserver(Observer):
                 order=models.backward_order(ordered[first], exchange),
                 module=place.module if place else None,
                 parameter=place.name if place else None,
+                position=models.position(ordered[first]),
                 evidence=[self._describe(ordered[i], grad_of[id(ordered[i])], micro_step) for i in wanted],
             )
         )
         return True
+
+    def rename(self, mark: Mark, pairs: Sequence[Pair], norms: Sequence[float]) -> None:
+        """
+        Name `mark` after a parameter that the backward reached before the one it is named after: a reduction may carry
+        it later, as FSDP2's root group does with a model's head.
+
+        Args: as of `mark`.
+        """
+        models = self.scene.models
+        bad = [(owner, grad) for (owner, grad), norm in zip(pairs, norms, strict=True) if not math.isfinite(norm)]
+        for owner, grad in bad:
+            position, place = models.position(owner), models.place(owner)
+            if place is not None and mark.position < position != UNSEEN and not is_finite(grad):
+                mark.module, mark.parameter, mark.position = place.module, place.name, position
+                mark.evidence.insert(0, self._describe(owner, grad, mark.micro_step))
 
     def is_reduced(self, owner: torch.Tensor) -> bool:
         """Whether a wrapper reduces this parameter's gradient."""

@@ -99,7 +99,10 @@ class ShardedObserver(Observer):
             window.marks.append(mark)
         elif not math.isfinite(float(total)):
             pairs: list[Pair] = [(item.sharded_param, grad) for item, grad in zip(fsdp_params, grads, strict=True)]
-            if not any(mark.stage is Stage.GRAD and mark.micro_step == micro and mark.trigger for mark in window.marks):
+            earlier = [m for m in window.marks if m.stage is Stage.GRAD and m.micro_step == micro and m.trigger]
+            if earlier:
+                self._gradients.rename(earlier[0], pairs, norms.tolist())
+            else:
                 bad = [not math.isfinite(norm) for norm in norms.tolist()]
                 # Small ones were finite after every earlier micro step, so theirs is this one.
                 exact = exact or any(flag and grad.numel() <= LARGEST for flag, grad in zip(bad, grads, strict=True))
