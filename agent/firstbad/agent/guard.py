@@ -132,6 +132,8 @@ class Guard:
         if fixed.closed or not self.scene.awake:
             return
         fixed.closed = True
+        if fixed.life is not None:
+            fixed.life.watchdog.stop()
         try:
             if fixed.life is None and (error is not None or self._met):
                 fixed.enter(Incarnation.stillborn(self.settings))
