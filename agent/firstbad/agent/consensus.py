@@ -58,12 +58,22 @@ class Consensus:
     Every rank must `form` it at the same point of the program and call its methods in the same order.
     """
 
-    def __init__(self, rank: int, world_size: int, backend: str | None, group: Any, device: torch.device) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        backend: str | None,
+        group: Any,
+        device: torch.device,
+        timeout: timedelta | None = None,
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.backend = backend
         self._group = group
         self._device = device
+        self.timeout = timeout
+        """Of the job's own group and this one; None where it is torch's default or there is no group."""
 
     @property
     def alone_by_need(self) -> bool:
@@ -76,8 +86,9 @@ class Consensus:
         if not (dist.is_available() and dist.is_initialized()):
             return cls.alone()
         rank, world_size, backend = dist.get_rank(), dist.get_world_size(), str(dist.get_backend())
-        group = dist.new_group(timeout=_timeout()) if world_size > 1 else None
-        return cls(rank, world_size, backend, group, _collective_device())
+        timeout = _timeout()
+        group = dist.new_group(timeout=timeout) if world_size > 1 else None
+        return cls(rank, world_size, backend, group, _collective_device(), timeout)
 
     @classmethod
     def alone(cls) -> Consensus:

@@ -29,7 +29,7 @@ class Incarnation:
         self.consensus = consensus
         self.meeting = meeting
         self.step = 0
-        self.watchdog = Watchdog(consensus.rank, consensus.world_size, meeting.incarnation)
+        self.watchdog = Watchdog(consensus.rank, consensus.world_size, meeting.incarnation, consensus.timeout)
         journal = Journal(settings.journal, run_id=meeting.run_id, incarnation=meeting.incarnation, rank=consensus.rank)
         self.recorder = Recorder(journal, settings, consensus.rank, consensus.world_size, meeting.hosts)
         budget = Budget(settings.policy, settings.max_consecutive_skips, settings.max_skip_ratio)

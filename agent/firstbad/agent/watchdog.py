@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -23,7 +24,7 @@ from firstbad.agent.whereabouts import Standing, describe, place_of
 logger = logging.getLogger("firstbad.agent")
 
 PATIENCE_SECONDS = 60.0
-"""Age of a decision at which its ranks are asked where they are."""
+"""Age of a decision at which its ranks are asked where they are; half of the group's timeout where that is less."""
 LOOK_SECONDS = 0.5
 """Between two looks of a rank; more in a job of over 500 ranks, whose one store must not be kept busy by them."""
 ANSWER_SECONDS = 2.0
@@ -40,9 +41,10 @@ class Watchdog:
     Args:
         rank, world_size: of the job; a world of one has no thread.
         incarnation: shared by the ranks.
+        timeout: of the process group; half of it is waited for at most before the ranks are asked.
     """
 
-    def __init__(self, rank: int, world_size: int, incarnation: str) -> None:
+    def __init__(self, rank: int, world_size: int, incarnation: str, timeout: timedelta | None = None) -> None:
         self._rank = rank
         self._world_size = world_size
         self._incarnation = incarnation
@@ -51,6 +53,8 @@ class Watchdog:
         self._look_seconds = LOOK_SECONDS * crowd
         self._answer_seconds = ANSWER_SECONDS * crowd
         self._patience_seconds = PATIENCE_SECONDS
+        if timeout is not None:
+            self._patience_seconds = min(PATIENCE_SECONDS, timeout.total_seconds() / 2)
         self._training_thread = threading.get_ident()
         self._waits_since: float | None = None
         self._seen: tuple[int, int, bool] | None = None
@@ -160,7 +164,7 @@ class Watchdog:
         return Standing(step, backwards, self._waits_since is not None, place_of(self._training_thread))
 
     def _inquire_delay(self, enquiry: Enquiry, step: int, since: float) -> None:
-        question = f"{step}/delay"
+        question = _about_delay(step)
         first = enquiry.ask(question)
         enquiry.answer(question, self._standing())
         if not first:
@@ -173,7 +177,7 @@ class Watchdog:
                 self._rank,
                 time.monotonic() - since,
                 step,
-                _capital(describe(answers, self._world_size)),
+                _capital(describe(answers, {}, self._world_size)),
             )
 
     def _inquire_failure(self, enquiry: Enquiry, step: int) -> str | None:
@@ -181,7 +185,11 @@ class Watchdog:
         first = enquiry.ask(question)
         enquiry.answer(question, self._standing())
         if first:
-            text = _capital(describe(self._collect(enquiry, question), self._world_size))
+            answers, earlier = self._collect(enquiry, question), dict[int, Standing]()
+            if len(answers) < self._world_size:
+                # A rank that hung elsewhere may have left with an error of its own at the same timeout.
+                enquiry.collect(_about_delay(step), earlier)
+            text = _capital(describe(answers, earlier, self._world_size))
             enquiry.conclude(question, text)
             return text
         deadline = time.monotonic() + 2 * self._answer_seconds
@@ -195,6 +203,10 @@ class Watchdog:
         while not enquiry.collect(question, answers) and time.monotonic() < deadline and not self._stopping:
             time.sleep(self._look_seconds / 5)
         return answers
+
+
+def _about_delay(step: int) -> str:
+    return f"{step}/delay"
 
 
 def _capital(text: str) -> str:

@@ -38,27 +38,37 @@ class Standing:
         """What `encode` made."""
         return cls(**json.loads(data))
 
-    def words(self, *, several: bool) -> str:
-        """What follows the name of the ranks that stand here."""
+    def words(self) -> str:
+        """What follows "rank 1 is"."""
         at = f" at {self.place}" if self.place else ""
         if self.waits:
-            return f"{'wait' if several else 'waits'} in the decision of step {self.step}{at}"
+            return f"waiting in the decision of step {self.step}{at}"
         calls = {0: "no backward call", 1: "1 backward call"}.get(self.backwards, f"{self.backwards} backward calls")
-        return (
-            f"{'are' if several else 'is'} in step {self.step}{at}, {calls} since the last decision, not waiting in it"
-        )
+        return f"in step {self.step}{at}, {calls} since the last decision, not waiting in it"
 
 
-def describe(answers: Mapping[int, Standing], world_size: int) -> str:
-    """Every rank in one sentence: groups of ranks that stand alike, then those that gave no answer."""
-    groups: dict[Standing, list[int]] = {}
-    for rank in sorted(answers):
-        groups.setdefault(answers[rank], []).append(rank)
-    parts = [f"{name(ranks)} {standing.words(several=len(ranks) > 1)}" for standing, ranks in groups.items()]
-    silent = [rank for rank in range(world_size) if rank not in answers]
-    if silent:
-        gives = "give" if len(silent) > 1 else "gives"
-        parts.append(f"{name(silent)} {gives} no answer (dead, gone, or stuck with the interpreter held)")
+def describe(answers: Mapping[int, Standing], earlier: Mapping[int, Standing], world_size: int) -> str:
+    """
+    Every rank in one sentence: groups of ranks that stand alike, then those that gave no answer.
+
+    Args:
+        answers: of the ranks that have answered.
+        earlier: what ranks have answered before to a question about the same step.
+        world_size: of the job.
+    """
+    groups: dict[tuple[bool, Standing | None], list[int]] = {}
+    for rank in range(world_size):
+        answered = rank in answers
+        groups.setdefault((answered, answers[rank] if answered else earlier.get(rank)), []).append(rank)
+    parts = []
+    for (answered, standing), ranks in sorted(groups.items(), key=lambda group: (not group[0][0], group[1])):
+        several = len(ranks) > 1
+        if answered and standing is not None:
+            parts.append(f"{name(ranks)} {'are' if several else 'is'} {standing.words()}")
+            continue
+        last = "" if standing is None else f", last heard {standing.words()}"
+        gives = "give" if several else "gives"
+        parts.append(f"{name(ranks)} {gives} no answer (dead, gone, or stuck with the interpreter held){last}")
     return _bounded(parts, "; ", "groups")
 
 
