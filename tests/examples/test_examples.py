@@ -203,7 +203,7 @@ def test_every_example_parses_and_is_listed(script: Path) -> None:
 
 
 def test_the_readme_about_a_local_branch_quotes_the_lines_of_its_script() -> None:
-    """The watchdog's words are shown with the script's line numbers: the step of one side, the backward of the other."""
+    """The watchdog's words come with line numbers: the step of one side, the backward of the other."""
     folder = EXAMPLES / "local_nan_branch"
     script = (folder / "train.py").read_text().splitlines()
     readme = (folder / "README.md").read_text()
