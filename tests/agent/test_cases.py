@@ -58,7 +58,7 @@ def test_a3_ranks_in_different_steps_stop_with_both_sides_named(play: Play) -> N
     played = play(2, Drill(), lopsided)
 
     assert [r[0] for r in played.ranks] == ["StepMismatch", "StepMismatch"]
-    assert all("lowest is 2" in r[1] and "highest 3" in r[1] for r in played.ranks)
+    assert all("rank 1 decides step 2, rank 0 decides step 3;" in r[1] for r in played.ranks)
 
 
 def test_a_peer_that_dies_in_the_consensus_gives_an_error_that_says_what_to_look_at(play: Play) -> None:

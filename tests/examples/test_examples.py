@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -199,3 +200,21 @@ def test_every_example_parses_and_is_listed(script: Path) -> None:
     """Examples that are not run here, too; each has its line in examples/README.md."""
     ast.parse(script.read_text())
     assert f"{script.parent.name}/" in (EXAMPLES / "README.md").read_text()
+
+
+def test_the_readme_about_a_local_branch_quotes_the_lines_of_its_script() -> None:
+    """The watchdog's words come with line numbers: the step of one side, the backward of the other."""
+    folder = EXAMPLES / "local_nan_branch"
+    script = (folder / "train.py").read_text().splitlines()
+    readme = (folder / "README.md").read_text()
+
+    quoted = re.findall(r"(waiting in the decision of step 3|rank 1 is in step 3) at train\.py:(\d+)", readme)
+    assert {side: script[int(line) - 1].strip() for side, line in quoted} == {
+        "waiting in the decision of step 3": "optimizer.step()",
+        "rank 1 is in step 3": "loss.backward()",
+    }
+    told = re.findall(r"Line (\d+) is `([^`]+)`; line (\d+) is the `([^`]+)`", readme)
+    assert [(script[int(a) - 1].strip(), script[int(c) - 1].strip()) for a, _, c, _ in told] == [
+        (b, d) for _, b, _, d in told
+    ]
+    assert told

@@ -37,6 +37,7 @@ _CONTEXT.set_forkserver_preload(
         "ledger",
         "tests.drills.train",
         "frozen",
+        "stuck",
     ]
 )
 

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from firstbad.agent.errors import ConsensusFailed, SettingsMismatch
 from firstbad.agent.lanes import Count
+from firstbad.agent.watchdog import Watchdog
 
 _WORD = 1024
 """Bytes for the shared identity: 16 for the incarnation, the rest for a run id of 200 characters in UTF-8."""
@@ -57,12 +58,22 @@ class Consensus:
     Every rank must `form` it at the same point of the program and call its methods in the same order.
     """
 
-    def __init__(self, rank: int, world_size: int, backend: str | None, group: Any, device: torch.device) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        backend: str | None,
+        group: Any,
+        device: torch.device,
+        timeout: timedelta | None = None,
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.backend = backend
         self._group = group
         self._device = device
+        self.timeout = timeout
+        """Of the job's own group and this one; None where it is torch's default or there is no group."""
 
     @property
     def alone_by_need(self) -> bool:
@@ -75,8 +86,9 @@ class Consensus:
         if not (dist.is_available() and dist.is_initialized()):
             return cls.alone()
         rank, world_size, backend = dist.get_rank(), dist.get_world_size(), str(dist.get_backend())
-        group = dist.new_group(timeout=_timeout()) if world_size > 1 else None
-        return cls(rank, world_size, backend, group, _collective_device())
+        timeout = _timeout()
+        group = dist.new_group(timeout=timeout) if world_size > 1 else None
+        return cls(rank, world_size, backend, group, _collective_device(), timeout)
 
     @classmethod
     def alone(cls) -> Consensus:
@@ -118,25 +130,45 @@ class Consensus:
             clock_offset_seconds=offset,
         )
 
-    def decide(self, lanes: list[int]) -> list[int]:
+    def decide(self, lanes: list[int], watchdog: Watchdog) -> list[int]:
         """
         The one collective of a step window: MIN over all ranks of the lanes. Waits for every rank.
 
         On an accelerator the vector is copied to the host, which waits for the device.
 
+        Args:
+            lanes: this rank's ballot.
+            watchdog: told of the wait; says who is where when it fails.
+
         Raises:
-            ConsensusFailed: a peer died or did not answer within the group's timeout.
+            ConsensusFailed: a peer died or did not answer within the group's timeout; names it where it can be known.
         """
         if self._group is None:
             return lanes
+        with watchdog.waiting():
+            try:
+                return self._reduce(lanes)
+            except RuntimeError as error:
+                where = watchdog.after_failure() or "Which one it is, the job's store does not say"
+                raise ConsensusFailed(
+                    f"rank {self.rank} could not take the decision of step {Count.of(lanes).lowest_step} with its "
+                    f"{self.world_size - 1} peers: {error}. A peer has died, left the loop early or hangs. {where}. "
+                    "Look at the output of the ranks that do not wait in the decision first. No rank may decide alone, "
+                    "so this one ends; let torchrun restart the job."
+                ) from error
+
+    def steps(self, step: int) -> tuple[int, ...] | None:
+        """
+        The step that each rank decides, in rank order; None when a peer is gone. Waits for every rank.
+
+        For the ranks that have just reduced lanes of different steps, and so are all here.
+        """
+        if self._group is None:
+            return (step,)
         try:
-            return self._reduce(lanes)
-        except RuntimeError as error:
-            raise ConsensusFailed(
-                f"rank {self.rank} could not take the decision of step {Count.of(lanes).lowest_step} with its "
-                f"{self.world_size - 1} peers: {error}. A peer has died, left the loop early or hangs; look at the "
-                "other ranks' output first. No rank may decide alone, so this one ends; let torchrun restart the job."
-            ) from error
+            return self._gather(step)
+        except RuntimeError:
+            return None
 
     def _reduce(self, values: list[int]) -> list[int]:
         tensor = torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -25,6 +25,7 @@ from firstbad.agent.observers.panel import Panel
 from firstbad.agent.steering.attached import AttachedOptimizers
 from firstbad.agent.steering.lossscale import LossScale
 from firstbad.agent.streak import Streak
+from firstbad.agent.whereabouts import by_step
 from firstbad.agent.window import Mark, Window
 from firstbad.schema import Action
 
@@ -61,6 +62,8 @@ class FixedPoint:
     def enter(self, life: Incarnation | None) -> None:
         """Begin an incarnation: its steps count from 0."""
         self.life, self._decision, self._streak = life, None, Streak()
+        if life is not None:
+            life.watchdog.start(lambda: (life.step, self._scene.window.micro_steps))
         self._stepped.clear()
 
     def begin_record(self) -> None:
@@ -185,13 +188,14 @@ class FixedPoint:
             return Ballot(life.step, None, frozenset(), degraded=True), []
 
     def _count(self, ballot: Ballot, life: Incarnation) -> Decision:
-        count = Count.of(life.consensus.decide(ballot.lanes()))
+        count = Count.of(life.consensus.decide(ballot.lanes(), life.watchdog))
         if count.lowest_step != count.highest_step:
+            steps = life.consensus.steps(ballot.step)
+            who = f"rank {life.consensus.rank} decides step {ballot.step}" if steps is None else by_step(steps)
             raise StepMismatch(
-                f"ranks are in different steps: rank {life.consensus.rank} decides step {ballot.step}, the ranks' "
-                f"lowest is {count.lowest_step} and their highest {count.highest_step}. A rank has left out or "
-                "repeated an optimizer step (a local `if isnan(loss): continue`, or uneven data); this step's update "
-                "was not applied",
+                f"ranks are in different steps: {who}; lowest {count.lowest_step}, highest {count.highest_step}. A "
+                "rank has left out or repeated an optimizer step (a local `if isnan(loss): continue`, or uneven "
+                "data); this step's update was not applied",
                 lowest=count.lowest_step,
                 highest=count.highest_step,
             )

@@ -135,6 +135,8 @@ class Guard:
         if isinstance(error, RunStopped):
             write_error_file(error)
         fixed.closed = True
+        if fixed.life is not None:
+            fixed.life.watchdog.stop()
         try:
             if fixed.life is None and (error is not None or self._met):
                 fixed.enter(Incarnation.stillborn(self.settings))

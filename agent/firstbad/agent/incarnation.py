@@ -18,6 +18,7 @@ from firstbad.agent.observers.observer import Scene
 from firstbad.agent.policy import Budget
 from firstbad.agent.recorder import Recorder
 from firstbad.agent.settings import Settings
+from firstbad.agent.watchdog import Watchdog
 
 
 class Incarnation:
@@ -28,6 +29,7 @@ class Incarnation:
         self.consensus = consensus
         self.meeting = meeting
         self.step = 0
+        self.watchdog = Watchdog(consensus.rank, consensus.world_size, meeting.incarnation, consensus.timeout)
         journal = Journal(settings.journal, run_id=meeting.run_id, incarnation=meeting.incarnation, rank=consensus.rank)
         self.recorder = Recorder(journal, settings, consensus.rank, consensus.world_size, meeting.hosts)
         budget = Budget(settings.policy, settings.max_consecutive_skips, settings.max_skip_ratio)
