@@ -125,6 +125,19 @@ def test_the_offender_is_found_also_in_a_model_that_begins_to_train_late(play: P
     assert [(t.rank, t.parameter) for t in played.of(Testimony)] == [(1, "outlet.weight")]
 
 
+def test_ranks_whose_own_step_counts_differ_are_told_in_that_step(
+    play: Play, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Decisions alone look alike, since every rank takes as many; said once, with both sides."""
+    played = play(2, Drill(), habits.leaves_out_before_the_backward)
+
+    said = [line for line in capfd.readouterr().err.splitlines() if "trainer's own count" in line]
+    assert len(said) == 1
+    assert "rank 0 decides step 2" in said[0]
+    assert "rank 1 decides step 3" in said[0]
+    assert {row.step: row.trainer_step for row in played.of(Step) if row.rank == 1} == {0: 0, 1: 1, 2: 3, 3: 4, 4: 5}
+
+
 @pytest.mark.parametrize("module", ["inlet", "middle", "head"])
 def test_the_module_is_named_though_a_later_reduction_carries_it(play: Play, module: str) -> None:
     """FSDP2's root group holds the head, whose gradient is first in backward, and reduces last."""

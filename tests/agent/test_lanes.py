@@ -76,3 +76,12 @@ def test_ranks_in_different_steps_are_seen_with_both_ends(steps: list[int]) -> N
     count = Count.of(reduced)
 
     assert (count.lowest_step, count.highest_step) == (min(steps), max(steps))
+
+
+@given(st.lists(st.none() | st.integers(0, 2**40), min_size=1, max_size=8))
+def test_ranks_that_tell_different_trainer_steps_are_seen_and_silent_ones_do_not_count(told: list[int | None]) -> None:
+    """A rank that was told nothing has no say."""
+    votes = [Ballot(0, None, frozenset(), trainer_step=step) for step in told]
+    count = Count.of([min(lanes) for lanes in zip(*(vote.lanes() for vote in votes), strict=True)])
+
+    assert count.trainer_steps_differ == (len({step for step in told if step is not None}) > 1)

@@ -250,6 +250,24 @@ def second_model_comes_late(rank: int, drill: Drill, journal: str) -> Any:
     return _report(second)
 
 
+def leaves_out_before_the_backward(rank: int, drill: Drill, journal: str) -> Any:
+    """A local `continue` before the backward, on rank 1 at step 2; the script tells its step."""
+    guard = _guard(drill, journal)
+    model = DistributedDataParallel(_made())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5 if rank == 0 else 6):
+        if (step, rank) == (2, 1):
+            continue
+        optimizer.zero_grad()
+        if guard is not None:
+            guard.batch(step=step)
+        model(_batch(step, rank)).square().mean().backward()
+        optimizer.step()
+    if guard is not None:
+        guard.__exit__(None, None, None)
+    return None
+
+
 def joins(rank: int, drill: Drill, journal: str) -> Any:
     """Uneven inputs under DDP.join: rank r has 3 + 2r batches of `drill.micro_steps` each; faults are bad losses."""
     guard = _guard(drill, journal)

@@ -58,6 +58,7 @@ class FixedPoint:
         self._steered = True
         self._origin = CodeOrigin()
         self._told: set[tuple[str, str]] = set()
+        self._told_apart = False
 
     def enter(self, life: Incarnation | None) -> None:
         """Begin an incarnation: its steps count from 0."""
@@ -199,7 +200,21 @@ class FixedPoint:
                 lowest=count.lowest_step,
                 highest=count.highest_step,
             )
+        if count.trainer_steps_differ and not self._told_apart:
+            self._tell_apart(ballot, life)
         return life.bench.decide(life.step, count, steered=self._steered)
+
+    def _tell_apart(self, ballot: Ballot, life: Incarnation) -> None:
+        """Collective: every rank has read the same count."""
+        self._told_apart = True
+        steps = life.consensus.steps(-1 if ballot.trainer_step is None else ballot.trainer_step)
+        if steps is not None and life.consensus.rank == 0:
+            logger.warning(
+                "firstbad: ranks are in different steps of the trainer's own count (batch(step=...)): %s. A rank has "
+                "left out or repeated an iteration, so replicas train on gradients of different steps and drift apart; "
+                "the ledger's trainer_step shows from where on",
+                by_step(steps, missing=-1),
+            )
 
     def _next_window(self, decision: Decision, life: Incarnation, optimizer: Optimizer | None) -> None:
         if decision.bad is not None and life.consensus.rank == decision.bad.key.rank:

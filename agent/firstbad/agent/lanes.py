@@ -13,6 +13,7 @@ Layout, int64, reduced with MIN over all ranks:
     22         -1 when this rank's forward or backward was handed values by peers, else 0: then a bad value in the same
                micro step and stage may be a peer's, and only ranks that are alike in lane 21 saw the same thing
     23         -1 when this rank's loss scale may not back off any further, else 0
+    24, 25     the trainer's own step as told, and its negative; NOBODY in both when not told
 
 MIN of the negated flag is OR, and NCCL has MIN on int64 but no bitwise reductions. Values that may be NaN are never
 reduced: MIN and MAX treat NaN differently per backend and per rank.
@@ -39,8 +40,9 @@ _LATEST = _DEGRADED + 1
 _ORDER = _LATEST + 1
 _HANDED = _ORDER + 1
 _FLOOR = _HANDED + 1
-LENGTH = _FLOOR + 1
-LAYOUT = "v2:key|any8|all8|step2|degraded|latest|order|handed|floor"
+_TRAINER = _FLOOR + 1
+LENGTH = _TRAINER + 2
+LAYOUT = "v2:key|any8|all8|step2|degraded|latest|order|handed|floor|trainer2"
 """Compared between ranks at start; change it with the layout."""
 
 MAX_MICRO = (1 << 14) - 1
@@ -110,6 +112,8 @@ class Ballot:
     """Peers' activations or their gradients flowed through this rank's forward or backward."""
     at_floor: bool = False
     """The loss scale may not back off any further."""
+    trainer_step: int | None = None
+    """The trainer's own step, as the script told it."""
 
     def lanes(self) -> list[int]:
         """The ballot as LENGTH integers."""
@@ -125,6 +129,8 @@ class Ballot:
         lanes[_ORDER] = -(lanes[0] >> _RANK_BITS)
         lanes[_HANDED] = -int(self.handed)
         lanes[_FLOOR] = -int(self.at_floor)
+        told = self.trainer_step
+        lanes[_TRAINER], lanes[_TRAINER + 1] = (NOBODY, NOBODY) if told is None else (told, -told)
         return lanes
 
 
@@ -143,6 +149,8 @@ class Count:
     degraded: bool
     at_floor: bool = False
     """The loss scale of at least one rank may not back off any further."""
+    trainer_steps_differ: bool = False
+    """Ranks that told their trainer's step told different ones."""
 
     @property
     def bad(self) -> bool:
@@ -163,4 +171,5 @@ class Count:
             highest_step=-lanes[_STEP + 1],
             degraded=lanes[_DEGRADED] < 0,
             at_floor=lanes[_FLOOR] < 0,
+            trainer_steps_differ=lanes[_TRAINER] < NOBODY and lanes[_TRAINER] != -lanes[_TRAINER + 1],
         )

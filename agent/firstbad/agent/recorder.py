@@ -111,7 +111,7 @@ class Recorder:
             Step,
             {
                 "step": decision.step,
-                "trainer_step": _last(batch.trainer_step for batch in batches),
+                "trainer_step": window.trainer_step(),
                 "applied_step": tally.applied,
                 "micro_steps": window.kept_micro_steps,
                 "consumed_samples": tally.samples,

@@ -72,10 +72,18 @@ def describe(answers: Mapping[int, Standing], earlier: Mapping[int, Standing], w
     return _bounded(parts, "; ", "groups")
 
 
-def by_step(steps: Iterable[int]) -> str:
-    """Which ranks decide which step; `steps` in rank order."""
+def by_step(steps: Iterable[int], missing: int | None = None) -> str:
+    """
+    Which ranks decide which step.
+
+    Args:
+        steps: in rank order.
+        missing: what stands for a rank that did not say.
+    """
     groups: dict[int, list[int]] = {}
     for rank, step in enumerate(steps):
+        if step == missing:
+            continue
         groups.setdefault(step, []).append(rank)
     parts = [
         f"{name(ranks)} {'decide' if len(ranks) > 1 else 'decides'} step {step}"

@@ -202,6 +202,11 @@ class Window:
         values = [value for micro, value in self.losses if micro == micro_step and isinstance(value, float)]
         return sum(values) if values else None
 
+    def trainer_step(self) -> int | None:
+        """The trainer's own step, as told last; None when it was not told."""
+        told = [batch.trainer_step for batch in self.batch_list() if batch.trainer_step is not None]
+        return told[-1] if told else None
+
     def batch_list(self) -> list[Batch]:
         """What was told about the micro steps whose gradients were kept, in their order."""
         return [self.batches[micro] for micro in sorted(self.batches) if micro >= self.kept_from]

@@ -110,7 +110,9 @@ class Panel:
         key = window.key(marks[0], rank) if marks else None
         scale = window.loss_scale if isinstance(window.loss_scale, float) else None
         at_floor = scaler is not None and scale is not None and scale <= floor
-        return Ballot(step, key, frozenset(stages), handed=window.handed, at_floor=at_floor), marks
+        told = window.trainer_step()
+        ballot = Ballot(step, key, frozenset(stages), handed=window.handed, at_floor=at_floor, trainer_step=told)
+        return ballot, marks
 
     def remove(self) -> None:
         """Take away what is not an attribute in `scene.patches`: hooks on process groups."""
