@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from firstbad.agent.lanes import Ballot
+from firstbad.agent.observers.buckets import BucketObserver
 from firstbad.agent.observers.canary import CanaryObserver
 from firstbad.agent.observers.clearing import ClearingObserver
 from firstbad.agent.observers.collectives import CollectiveObserver
@@ -46,6 +47,7 @@ class Panel:
         self.losses = LossObserver(scene, before=self._before_backward)
         self.parameters = ParameterObserver(scene)
         self.collectives = CollectiveObserver(scene, self.gradients, is_own)
+        self.buckets = BucketObserver(scene, self.gradients)
         self.sharded = ShardedObserver(scene, self.gradients)
         self.pipeline = PipelineObserver(scene)
         self.norm = NormObserver(scene, self.gradients, attached.parameters)
@@ -63,6 +65,7 @@ class Panel:
             self.modules,
             self.parameters,
             self.collectives,
+            self.buckets,
             self.sharded,
             self.pipeline,
             self.gradients,
@@ -123,11 +126,13 @@ class Panel:
 
     def _before_backward(self, again: bool) -> None:
         self.refresh()
+        self.buckets.watch(self.buckets.before_backward)()
         if again:
             self.gradients.watch(self.gradients.between_micro_steps)()
 
     def _found(self, root: nn.Module) -> None:
         self.collectives.watch(self.collectives.found)(root)
+        self.buckets.watch(self.buckets.found)(root)
         self.sharded.watch(self.sharded.found)(root)
 
     def _entered(self, root: nn.Module) -> None:
