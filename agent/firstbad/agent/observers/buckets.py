@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from firstbad.agent.models.order import order
@@ -25,6 +24,8 @@ from firstbad.agent.observers.observer import Observer, Scene
 from firstbad.agent.statistics import is_finite, local_part, measure
 from firstbad.agent.window import Mark
 from firstbad.schema import Stage, TensorKind
+
+_c10d: Any = dist
 
 Hook = Callable[[Any, Any], Any]
 """A DDP communication hook: takes its state and a bucket, gives a future of the reduced tensor."""
@@ -71,8 +72,8 @@ class BucketObserver(Observer):
         """Take the free seats of every DDP in an outermost module."""
         for ddp in replicas(root) if self.needed() else []:
             # Torch's list of Python hooks is empty beside a hook in C++, and a second one would end the run.
-            taken = ddp in self._seats or ddp._get_ddp_logging_data().get("comm_hook")
-            if not taken and ddp.process_group.size() > 1:
+            known: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+            if ddp not in self._seats and not known.get("comm_hook") and ddp.process_group.size() > 1:
                 self._take(ddp, _Seat())
 
     def before_backward(self) -> None:
@@ -85,13 +86,14 @@ class BucketObserver(Observer):
 
     def _take(self, ddp: Any, seat: _Seat) -> None:
         """Register past the DDP, whose own list of hooks stays the script's."""
-        dist._register_comm_hook(ddp.reducer, None, self._looking(ddp, seat))
+        _c10d._register_comm_hook(ddp.reducer, None, self._looking(ddp, seat))
         self._seats[ddp] = seat
 
     def _looking(self, ddp: Any, seat: _Seat) -> Hook:
         owner, look = weakref.ref(ddp), self.watch(self._look)
 
         def hook(state: object, bucket: Any) -> Any:
+            del state  # the seat holds the state of whichever hook sits in it
             look(owner(), bucket)
             return self._reduce(owner(), bucket) if seat.hook is None else seat.hook(seat.state, bucket)
 
@@ -122,14 +124,14 @@ class BucketObserver(Observer):
 
         @functools.wraps(original)
         def register_builtin_comm_hook(ddp: Any, comm_hook_type: Any) -> None:
-            seat, twin = self._seats.get(ddp), _TWINS.get(str(comm_hook_type).rpartition(".")[2])
+            seat, twin = self._seats.get(ddp), _twin(str(comm_hook_type))
             if twin is None or (seat is not None and seat.hook is not None) or (seat is None and not self.on):
-                return original(ddp, comm_hook_type)
+                original(ddp, comm_hook_type)
+                return
             if seat is None:
                 self._take(ddp, seat := _Seat())
             ddp.logger._set_comm_hook_name(str(comm_hook_type))
             seat.hook, seat.state = twin, ddp.process_group
-            return None
 
         return register_builtin_comm_hook
 
@@ -156,7 +158,7 @@ class BucketObserver(Observer):
 
     @torch.no_grad()
     def _look(self, ddp: Any, bucket: Any) -> None:
-        if not isinstance(bucket, dist.GradBucket):
+        if not isinstance(bucket, _c10d.GradBucket):
             return  # a compiler that takes DDP's place calls its hooks with something else
         scene, window = self.scene, self.scene.window
         micro, exact = window.current_micro_step, window.every_micro_step_synced
@@ -200,4 +202,9 @@ class BucketObserver(Observer):
         return pairs
 
 
-_TWINS: dict[str, Hook] = {"ALLREDUCE": default_hooks.allreduce_hook, "FP16_COMPRESS": default_hooks.fp16_compress_hook}
+def _twin(builtin: str) -> Hook | None:
+    """The hook in Python that does what a `BuiltinCommHookType` does."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    twins = {"ALLREDUCE": default_hooks.allreduce_hook, "FP16_COMPRESS": default_hooks.fp16_compress_hook}
+    return twins.get(builtin.rpartition(".")[2])
