@@ -49,28 +49,27 @@ class BucketObserver(Observer):
 
     name = "buckets"
 
-    def __init__(self, scene: Scene, gradients: GradientObserver) -> None:
+    def __init__(self, scene: Scene, gradients: GradientObserver, needed: bool) -> None:
+        """
+        Args:
+            needed: torch has no better place to look at.
+        """
         super().__init__(scene)
-        self._gradients = gradients
+        self._gradients, self._needed = gradients, needed
         self._seats: weakref.WeakKeyDictionary[Any, _Seat] = weakref.WeakKeyDictionary()
         self._views: dict[int, int] = {}
         """By id of the parameter: where its gradient lay before this backward, in models whose gradients are views."""
 
-    @staticmethod
-    def needed() -> bool:
-        """Whether this torch has no better place to look at."""
-        return dist.is_available() and not hasattr(dist.ProcessGroup, "register_pre_hook")
-
     def install(self) -> None:
         """Wrap both ways to register a hook."""
-        if self.needed():
+        if self._needed:
             for name, wrap in (("register_comm_hook", self._wrap), ("_register_builtin_comm_hook", self._wrap_builtin)):
                 original = getattr(DistributedDataParallel, name)
                 self.scene.patches.replace(DistributedDataParallel, name, wrap(original))
 
     def found(self, root: nn.Module) -> None:
         """Take the free seats of every DDP in an outermost module."""
-        for ddp in replicas(root) if self.needed() else []:
+        for ddp in replicas(root) if self._needed else []:
             # Torch's list of Python hooks is empty beside a hook in C++, and a second one would end the run.
             known: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
             if ddp not in self._seats and not known.get("comm_hook") and ddp.process_group.size() > 1:
@@ -94,8 +93,11 @@ class BucketObserver(Observer):
 
         def hook(state: object, bucket: Any) -> Any:
             del state  # the seat holds the state of whichever hook sits in it
-            look(owner(), bucket)
-            return self._reduce(owner(), bucket) if seat.hook is None else seat.hook(seat.state, bucket)
+            self.scene.looked_at_reduction = bool(look(owner(), bucket))
+            try:
+                return self._reduce(owner(), bucket) if seat.hook is None else seat.hook(seat.state, bucket)
+            finally:
+                self.scene.looked_at_reduction = False
 
         return hook
 
@@ -157,12 +159,13 @@ class BucketObserver(Observer):
         return lambda parameter: self._views.get(id(parameter)) == storage
 
     @torch.no_grad()
-    def _look(self, ddp: Any, bucket: Any) -> None:
+    def _look(self, ddp: Any, bucket: Any) -> bool:
+        """Returns: the gradients were looked at."""
         if not isinstance(bucket, _c10d.GradBucket):
-            return  # a compiler that takes DDP's place calls its hooks with something else
+            return False  # a compiler that takes DDP's place calls its hooks with something else
         scene, window = self.scene, self.scene.window
         micro, exact = window.current_micro_step, window.every_micro_step_synced
-        exchange = scene.exchanges.take(window, "backward", micro)
+        exchange = scene.exchanges.coming(window, "backward", micro)
         window.synced_micro_steps.add(micro)
         values = local_part(bucket.buffer())
         total = torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
@@ -172,11 +175,11 @@ class BucketObserver(Observer):
         mark.order = order(pipeline=stages - 1 - stage, exchange=exchange)
         if total.device.type != "cpu":
             window.marks.append(mark)
-            return
+            return True
         if math.isfinite(float(total)) or is_finite(values):
-            return
+            return True
         if any(known.stage is Stage.GRAD and known.micro_step == micro and known.trigger for known in window.marks):
-            return  # the first bad bucket of a micro step has named the culprit; later ones only follow
+            return True  # the first bad bucket of a micro step has named the culprit; later ones only follow
         if self._gradients.local(self._own(ddp, bucket), micro, exact=exact, exchange=exchange):
             mark = window.marks[-1]
             mark.accumulated = accumulated
@@ -186,6 +189,7 @@ class BucketObserver(Observer):
         mark.evidence.append(
             measure(bucket.buffer(), kind=TensorKind.GRAD_BUCKET, name="bucket", module=None, micro_step=micro)
         )
+        return True
 
     def _own(self, ddp: Any, bucket: Any) -> list[Pair]:
         """
