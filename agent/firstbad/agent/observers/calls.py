@@ -26,18 +26,21 @@ _METHODS = {
     "reduce_scatter": ("REDUCE_SCATTER", 1),
     "_reduce_scatter_base": ("REDUCE_SCATTER_BASE", 1),
     "reduce_scatter_tensor_coalesced": ("REDUCE_SCATTER_TENSOR_COALESCED", 1),
+    "reduce_scatter_single": ("REDUCE_SCATTER_BASE", 1),
     "allgather": ("ALLGATHER", 1),
     "_allgather_base": ("ALLGATHER_BASE", 1),
+    "all_gather_single": ("ALLGATHER_BASE", 1),
     "allgather_into_tensor_coalesced": ("ALLGATHER_INTO_TENSOR_COALESCED", 1),
     "alltoall": ("ALLTOALL", 1),
     "alltoall_base": ("ALLTOALL_BASE", 1),
+    "all_to_all_single": ("ALLTOALL_BASE", 1),
     "broadcast": ("BROADCAST", 0),
     "gather": ("GATHER", 1),
     "scatter": ("SCATTER", 1),
     "send": ("SEND", 0),
     "recv": ("RECV", 0),
 }
-"""Methods of a process group: their name for a hook, and the place of the argument that is given away."""
+"""Methods of process groups, old and new: their name for a hook, and the place of what is given away."""
 
 _FUNCTIONS = {
     "all_reduce": ("ALLREDUCE", 2),
