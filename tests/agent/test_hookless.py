@@ -82,7 +82,7 @@ def test_a_hook_of_the_script_reduces_as_it_would_without_a_guard(
 def test_a_hook_that_was_there_before_the_guard_stays_and_nobody_is_guessed_behind_one_in_c(
     play: Play, tmp_path: Path, hook: str, found: tuple[int | None, str]
 ) -> None:
-    """What a hook in Python exchanges is still seen; behind one in C++ a bad gradient is seen when every rank has it."""
+    """What a hook in Python exchanges is seen all the same; behind one in C++ every rank has a bad gradient at once."""
     run = Loop(hook=hook, guard="last")
     played = play(2, replace(run, bad_step=2), hookless.loop)
     watched = rankworld.run(2, hookless.loop, run, str(tmp_path / "good"))
