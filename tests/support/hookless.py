@@ -68,7 +68,13 @@ class Loop:
     unused: bool = False
     """Half of the model takes no part."""
     small_buckets: bool = False
+    uneven: str = ""
+    """`DDP.join` for the first three steps, of which rank 0 has one; divided by ranks at start or that are left."""
     bad_step: int | None = None
+
+    def __str__(self) -> str:
+        said = [f"{k}_{v}" if isinstance(v, str) else k for k, v in vars(self).items() if v and k != "guard"]
+        return "_".join(said) or "plain"
 
 
 class Net(nn.Module):
@@ -105,7 +111,8 @@ def loop(rank: int, run: Loop, journal: str) -> dict[str, Any]:
         guard = Guard(journal=journal)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     grads = []
-    for step in range(4):
+
+    def take(step: int) -> None:
         optimizer.zero_grad(set_to_none=not run.keep)
         for micro in range(1 + run.quiet):
             rows = torch.randint(5, (6,), generator=torch.Generator().manual_seed(step * 100 + micro * 10 + rank))
@@ -118,6 +125,14 @@ def loop(rank: int, run: Loop, journal: str) -> dict[str, Any]:
             _register(model, run.hook, calls)
         if run.detach and step == 1 and guard is not None:
             guard.detach()
+
+    joined = 3 if run.uneven else 0
+    if joined:
+        with model.join(divide_by_initial_world_size=run.uneven == "initial"):
+            for step in range(joined if rank else 1):
+                take(step)
+    for step in range(joined, 4):
+        take(step)
     own = [hook.__name__ for hook, _ in model._comm_hooks]
     said = model._get_ddp_logging_data().get("comm_hook", "")
     again = ""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from firstbad.agent.models.order import order
@@ -60,9 +61,13 @@ class BucketObserver(Observer):
         self._views: dict[int, int] = {}
         """By id of the parameter: where its gradient lay before this backward, in models whose gradients are views."""
 
+        self._present: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        """What counts the ranks that still have data, of each DDP that runs inside `DDP.join`."""
+
     def install(self) -> None:
-        """Wrap both ways to register a hook."""
+        """Wrap both ways to register a hook, and the count of ranks in `DDP.join`."""
         if self._needed:
+            self.scene.patches.replace(Join, "notify_join_context", staticmethod(self._wrap_join()))
             for name, wrap in (("register_comm_hook", self._wrap), ("_register_builtin_comm_hook", self._wrap_builtin)):
                 original = getattr(DistributedDataParallel, name)
                 self.scene.patches.replace(DistributedDataParallel, name, wrap(original))
@@ -137,9 +142,29 @@ class BucketObserver(Observer):
 
         return register_builtin_comm_hook
 
+    def _wrap_join(self) -> Any:
+        original = Join.notify_join_context
+
+        @functools.wraps(original)
+        def notify_join_context(joinable: Any) -> Any:
+            work = original(joinable)
+            if joinable in self._seats:
+                self._present[joinable] = work
+            return work
+
+        return notify_join_context
+
+    def _divisor(self, ddp: Any) -> int:
+        """The number of ranks; in `DDP.join` the script may ask for that of those which still have data."""
+        work = self._present.get(ddp)
+        if work is None or ddp._divide_by_initial_world_size:
+            return int(ddp.process_group.size())
+        work.wait()
+        return int(work.get_future().value()[0].item())
+
     def _reduce(self, ddp: Any, bucket: Any) -> Any:
         """The native reduction: scaled before it is summed."""
-        buffer, world = bucket.buffer(), ddp.process_group.size()
+        buffer, world = bucket.buffer(), self._divisor(ddp)
         if buffer.layout is not torch.strided:
             buffer.div_(world)
         elif self._views and any(map(self._was_view(buffer), bucket.parameters())):
