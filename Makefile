@@ -2,13 +2,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+# `make test TORCH=2.8` plays what is about torch under another one, in an environment of its own.
+TORCH ?=
+OTHER := .venv-torch$(TORCH)
 
 .PHONY: demo test lint format pytest overhead drills docs clean
 
 demo: .venv/.ready
 	@$(BIN)/firstbad demo $(ARGS)
 
+ifeq ($(TORCH),)
 test: lint pytest
+else
+test: $(OTHER)/.ready
+	$(OTHER)/bin/python -m pytest tests/agent tests/drills $(ARGS)
+endif
 
 pytest: .venv/.ready-dev
 	$(BIN)/python -m pytest $(ARGS)
@@ -34,7 +42,7 @@ docs: .venv/.ready-dev
 	$(BIN)/python -m firstbad.cli.docs
 
 clean:
-	rm -rf .venv firstbad-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .venv-torch* firstbad-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
 
 # uv, inside the environment itself, installs torch in seconds from its cache and in about two minutes without one.
 .venv/bin/uv:
@@ -51,4 +59,10 @@ clean:
 
 .venv/.ready-dev: .venv/.ready
 	@$(BIN)/uv pip install --python $(BIN)/python -q --group dev
+	@touch $@
+
+.venv-torch%/.ready: .venv/bin/uv pyproject.toml
+	@echo "Installing firstbad with torch $* into $(@D)"
+	@$(BIN)/uv venv -q --allow-existing --python $(BIN)/python $(@D)
+	@$(BIN)/uv pip install --python $(@D)/bin/python -q -e '.[collector]' 'torch==$*.*' --group test
 	@touch $@

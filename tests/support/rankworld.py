@@ -33,6 +33,7 @@ _CONTEXT.set_forkserver_preload(
         "drills",
         "buffers",
         "habits",
+        "hookless",
         "scaling",
         "ledger",
         "tests.drills.train",

@@ -1,7 +1,8 @@
 """
 What this rank hands to the job's collectives: there a value is still its own, whoever receives it.
 
-Needs `ProcessGroup.register_pre_hook`; without it the origin of a bad value that ranks have exchanged stays unknown.
+By `ProcessGroup.register_pre_hook`. Where torch has none, others tell of the collectives that Python asks for (`calls`)
+and of DDP's buckets (`buckets`); where a bad value came from that was exchanged otherwise stays unknown.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ _POINT_TO_POINT = ("SEND", "RECV")
 
 GRADIENT_LIKE = 256
 """Elements from which on a tensor that is exchanged between backward and step is taken for flattened gradients."""
+
+
+def hookable() -> bool:
+    """Whether this torch lets us look at every collective of a process group."""
+    return dist.is_available() and hasattr(dist.ProcessGroup, "register_pre_hook")
 
 
 class CollectiveObserver(Observer):
@@ -64,7 +70,7 @@ class CollectiveObserver(Observer):
     def refresh(self) -> None:
         """Hook process groups made since the last call. Cheap when there are none."""
         world: Any = getattr(distributed_c10d, "_world", None)
-        if not dist.is_initialized() or world is None or not hasattr(dist.ProcessGroup, "register_pre_hook"):
+        if not dist.is_initialized() or world is None or not hookable():
             return
         if world.group_count == self._known:
             return
@@ -74,7 +80,7 @@ class CollectiveObserver(Observer):
                 continue
             # The same id would silently replace somebody else's hook. Not the script's random stream: never touch it.
             hook_id = random.SystemRandom().getrandbits(62)
-            group.register_pre_hook(hook_id, functools.partial(self.watch(self._look), group))
+            group.register_pre_hook(hook_id, functools.partial(self.watch(self._called), group))
             self._hooked.append((group, hook_id))
 
     def remove(self) -> None:
@@ -83,9 +89,19 @@ class CollectiveObserver(Observer):
             group.unregister_pre_hook(hook_id)
         self._hooked.clear()
 
+    def _called(self, group: Any, call: Any) -> None:
+        self.look(group, call.name.name, call)
+
     @torch.no_grad()
-    def _look(self, group: Any, call: Any) -> None:
-        scene, window, name = self.scene, self.scene.window, call.name.name
+    def look(self, group: Any, name: str, call: Any) -> None:
+        """
+        A collective is about to happen.
+
+        Args:
+            name: a `HookOpName`.
+            call: its `input_tensors` and `root`.
+        """
+        scene, window = self.scene, self.scene.window
         if torch._C._current_graph_task_id() != -1:
             self._in_backward(call, group, name)
         elif self._is_sharding(group) or name.startswith(_POINT_TO_POINT) or name == "BROADCAST":

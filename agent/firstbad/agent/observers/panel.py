@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from firstbad.agent.lanes import Ballot
+from firstbad.agent.observers.buckets import BucketObserver
+from firstbad.agent.observers.calls import CallObserver
 from firstbad.agent.observers.canary import CanaryObserver
 from firstbad.agent.observers.clearing import ClearingObserver
-from firstbad.agent.observers.collectives import CollectiveObserver
+from firstbad.agent.observers.collectives import CollectiveObserver, hookable
 from firstbad.agent.observers.gradients import GradientObserver
 from firstbad.agent.observers.losses import LossObserver
 from firstbad.agent.observers.modules import ModuleObserver
@@ -46,6 +48,8 @@ class Panel:
         self.losses = LossObserver(scene, before=self._before_backward)
         self.parameters = ParameterObserver(scene)
         self.collectives = CollectiveObserver(scene, self.gradients, is_own)
+        self.buckets = BucketObserver(scene, self.gradients, needed=not hookable())
+        self.calls = CallObserver(scene, self.collectives.look, is_own, needed=not hookable())
         self.sharded = ShardedObserver(scene, self.gradients)
         self.pipeline = PipelineObserver(scene)
         self.norm = NormObserver(scene, self.gradients, attached.parameters)
@@ -63,6 +67,8 @@ class Panel:
             self.modules,
             self.parameters,
             self.collectives,
+            self.buckets,
+            self.calls,
             self.sharded,
             self.pipeline,
             self.gradients,
@@ -125,11 +131,13 @@ class Panel:
 
     def _before_backward(self, again: bool) -> None:
         self.refresh()
+        self.buckets.watch(self.buckets.before_backward)()
         if again:
             self.gradients.watch(self.gradients.between_micro_steps)()
 
     def _found(self, root: nn.Module) -> None:
         self.collectives.watch(self.collectives.found)(root)
+        self.buckets.watch(self.buckets.found)(root)
         self.sharded.watch(self.sharded.found)(root)
 
     def _entered(self, root: nn.Module) -> None:
