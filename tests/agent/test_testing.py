@@ -10,6 +10,7 @@ import ledger
 import ordered
 import pytest
 import rankworld
+import torch.distributed as dist
 from ordered import Order
 from played import Play
 
@@ -40,6 +41,10 @@ def test_the_ledger_names_the_fault_that_was_ordered(play: Play, fault: Fault, s
     assert [row.skipped_step for row in played.of(Step) if row.rank == 0] == [s == fault.step for s in range(4)]
 
 
+@pytest.mark.skipif(
+    not hasattr(dist.ProcessGroup, "register_pre_hook"),
+    reason="the compilers of older torch take no forward hook into a compiled DDP; InjectionFailed says so",
+)
 def test_a_compiled_model_takes_an_ordered_gradient(play: Play) -> None:
     """Given to the injector before its first call."""
     fault = poison_gradient("middle", step=2, rank=1)
