@@ -58,7 +58,7 @@ CREATE OR REPLACE VIEW ranks
     policy LowCardinality(Nullable(String)) COMMENT 'observe, skip or stop; null without run start.',
     max_consecutive_skips Nullable(UInt32) COMMENT 'Skips in a row that are allowed; the next one stops the run; null without run start.',
     max_skip_ratio Nullable(Float64) COMMENT 'Allowed share of skips among the last 200 steps, 0 to 1; null without run start.',
-    steered Nullable(Bool) COMMENT 'False when the script is only observed although the policy would act (GradScaler); null without run start.',
+    steered Nullable(Bool) COMMENT 'False when the script is only observed although the policy would act: its GradScaler cannot be steered in this torch; null without run start.',
     model_commit Nullable(String) COMMENT 'Git commit of the script''s repository; null outside git.',
     model_dirty Nullable(Bool) COMMENT 'Tracked files differ from model_commit; null outside git.',
     config_hash Nullable(String) COMMENT 'SHA-256 prefix over argv, parameter groups and module structure; null until they are known.',
