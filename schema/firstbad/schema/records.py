@@ -96,7 +96,8 @@ class RunStart(Record):
     max_consecutive_skips: UInt32 = Field(description="Skips in a row that are allowed; the next one stops the run.")
     max_skip_ratio: Float = Field(description="Allowed share of skips among the last 200 steps, 0 to 1.")
     steered: Flag = Field(
-        description="False when the script is only observed although the policy would act: its GradScaler cannot be steered in this torch."
+        description="False when the script is only observed although the policy would act: its GradScaler cannot be "
+        "steered in this torch."
     )
     model_commit: Name | None = Field(None, description="Git commit of the script's repository; null outside git.")
     model_dirty: Flag | None = Field(None, description="Tracked files differ from model_commit; null outside git.")
