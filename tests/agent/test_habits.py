@@ -20,6 +20,7 @@ HABITS: dict[str, tuple[Any, int, Drill]] = {
     "gradient surgery": (habits.combines_gradients, 1, Drill()),
     "a rank without data": (habits.has_no_data, 3, Drill()),
     "a model that comes late": (habits.second_model_comes_late, 2, Drill()),
+    "compression": (habits.compresses, 2, Drill()),
     "activation checkpointing": (habits.checkpoints_activations, 1, Drill()),
     "reentrant checkpointing": (habits.checkpoints_activations, 1, Drill(bucket_view=True)),
 }
@@ -136,6 +137,16 @@ def test_ranks_whose_own_step_counts_differ_are_told_in_that_step(
     assert "rank 0 decides step 2" in said[0]
     assert "rank 1 decides step 3" in said[0]
     assert {row.step: row.trainer_step for row in played.of(Step) if row.rank == 1} == {0: 0, 1: 1, 2: 3, 3: 4, 4: 5}
+
+
+def test_a_compression_hook_does_not_keep_the_bad_gradient_of_a_skipped_step(play: Play) -> None:
+    """PowerSGD's error feedback: the steps after the skip are good, on equal weights."""
+    played = play(2, Drill(faults=(Fault("loss", 4, 0, 1),), steps=8), habits.compresses)
+
+    assert {(v.step, v.offender_rank) for v in played.of(Verdict)} == {(4, 1)}
+    assert played.one("finite")
+    assert played.one("compressed") > 0
+    played.one("params")
 
 
 @pytest.mark.parametrize("module", ["inlet", "middle", "head"])

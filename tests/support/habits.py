@@ -268,6 +268,27 @@ def leaves_out_before_the_backward(rank: int, drill: Drill, journal: str) -> Any
     return None
 
 
+def compresses(rank: int, drill: Drill, journal: str) -> Any:
+    """DDP with PowerSGD, whose error feedback would keep a bad gradient for ever."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+    guard = _guard(drill, journal)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)))
+    state = power.PowerSGDState(process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    model.register_comm_hook(state, power.powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(drill.steps):
+        optimizer.zero_grad()
+        x = torch.randn(4, 32, generator=torch.Generator().manual_seed(step * 10 + rank))
+        loss = model(x).square().mean()
+        (loss * math.nan if any(f.hits(step, 0, rank) for f in drill.faults) else loss).backward()
+        optimizer.step()
+    if guard is not None:
+        guard.__exit__(None, None, None)
+    return _report(model, compressed=len(state.error_dict))
+
+
 def joins(rank: int, drill: Drill, journal: str) -> Any:
     """Uneven inputs under DDP.join: rank r has 3 + 2r batches of `drill.micro_steps` each; faults are bad losses."""
     guard = _guard(drill, journal)

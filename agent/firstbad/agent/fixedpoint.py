@@ -222,7 +222,7 @@ class FixedPoint:
         if decision.action is Action.SKIP and life.settings.lr_on_skip == "hold":
             self._panel.schedule.hold()
         if decision.action in (Action.SKIP, Action.STOP):
-            self._panel.shield.watch(self._panel.shield.restore)()
+            self._panel.undo_forward()
         self._decision = decision
         self._streak.see(decision, self._scene.checkpoint_parent)
         self._stepped.clear()

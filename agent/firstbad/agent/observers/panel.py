@@ -14,6 +14,7 @@ from firstbad.agent.observers.calls import CallObserver
 from firstbad.agent.observers.canary import CanaryObserver
 from firstbad.agent.observers.clearing import ClearingObserver
 from firstbad.agent.observers.collectives import CollectiveObserver, hookable
+from firstbad.agent.observers.compression import CompressionObserver
 from firstbad.agent.observers.gradients import GradientObserver
 from firstbad.agent.observers.losses import LossObserver
 from firstbad.agent.observers.modules import ModuleObserver
@@ -58,6 +59,7 @@ class Panel:
         self.schedule = ScheduleObserver(scene)
         self.clearing = ClearingObserver(scene, attached.parameters)
         self.shield = BufferShield(scene)
+        self.compression = CompressionObserver(scene)
 
     @property
     def observers(self) -> tuple[Observer, ...]:
@@ -77,6 +79,7 @@ class Panel:
             self.schedule,
             self.clearing,
             self.shield,
+            self.compression,
         )
 
     def install(self) -> None:
@@ -119,6 +122,11 @@ class Panel:
         told = window.trainer_step()
         ballot = Ballot(step, key, frozenset(stages), handed=window.handed, at_floor=at_floor, trainer_step=told)
         return ballot, marks
+
+    def undo_forward(self) -> None:
+        """A step is left out on all ranks: what its forward and backward left behind goes too."""
+        self.shield.watch(self.shield.restore)()
+        self.compression.watch(self.compression.forget)()
 
     def remove(self) -> None:
         """Take away what is not an attribute in `scene.patches`: hooks on process groups."""
