@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from typing import Any
 
@@ -250,9 +251,21 @@ def second_model_comes_late(rank: int, drill: Drill, journal: str) -> Any:
     return _report(second)
 
 
+class _Said(logging.Handler):
+    """What the guard says in a rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
 def leaves_out_before_the_backward(rank: int, drill: Drill, journal: str) -> Any:
     """A local `continue` before the backward, on rank 1 at step 2; the script tells its step."""
-    guard = _guard(drill, journal)
+    guard, said = _guard(drill, journal), _Said()
+    logging.getLogger("firstbad.agent").addHandler(said)
     model = DistributedDataParallel(_made())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(5 if rank == 0 else 6):
@@ -265,7 +278,7 @@ def leaves_out_before_the_backward(rank: int, drill: Drill, journal: str) -> Any
         optimizer.step()
     if guard is not None:
         guard.__exit__(None, None, None)
-    return None
+    return said.lines
 
 
 def compresses(rank: int, drill: Drill, journal: str) -> Any:
