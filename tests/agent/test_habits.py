@@ -126,13 +126,11 @@ def test_the_offender_is_found_also_in_a_model_that_begins_to_train_late(play: P
     assert [(t.rank, t.parameter) for t in played.of(Testimony)] == [(1, "outlet.weight")]
 
 
-def test_ranks_whose_own_step_counts_differ_are_told_in_that_step(
-    play: Play, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_whose_step_counts_differ_are_told_at_once(play: Play) -> None:
     """Decisions alone look alike, since every rank takes as many; said once, with both sides."""
     played = play(2, Drill(), habits.leaves_out_before_the_backward)
 
-    said = [line for line in capfd.readouterr().err.splitlines() if "trainer's own count" in line]
+    said = [line for rank in played.ranks for line in rank if "trainer's own count" in line]
     assert len(said) == 1
     assert "rank 0 decides step 2" in said[0]
     assert "rank 1 decides step 3" in said[0]
