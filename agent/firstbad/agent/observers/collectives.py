@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -60,11 +61,13 @@ class CollectiveObserver(Observer):
         self._is_own = is_own
         self._hooked: list[tuple[Any, int]] = []
         self._known = -1
-        self._reducing: list[tuple[Any, nn.Module | None]] = []
+        self._reducing: list[tuple[Any, weakref.ref[nn.Module] | None]] = []
+        """Groups over which gradients are reduced; the DDP that does, not kept alive, or None for FSDP."""
+        self._gradients_at: tuple[object, int, dict[int, list[torch.Tensor]]] = (None, -1, {})
 
     def found(self, root: nn.Module) -> None:
         """Learn the reductions of an outermost module."""
-        self._reducing += list(reduction_groups(root))
+        self._reducing += [(group, None if ddp is None else weakref.ref(ddp)) for group, ddp in reduction_groups(root)]
         self.refresh()
 
     def refresh(self) -> None:
@@ -169,7 +172,7 @@ class CollectiveObserver(Observer):
     def _reduces(self, group: Any) -> bool:
         """Whether gradients are reduced over `group` in this backward; DDP does not while it accumulates."""
         return any(
-            known is group and (ddp is None or bool(getattr(ddp, "require_backward_grad_sync", True)))
+            known is group and (ddp is None or bool(getattr(ddp(), "require_backward_grad_sync", False)))
             for known, ddp in self._reducing
         )
 
@@ -195,8 +198,8 @@ class CollectiveObserver(Observer):
         window = self.scene.window
         if window.synced_micro_steps:
             return
-        held = self._gradients.held()
-        tensors = [tensor for tensor in tensors if tensor.numel() >= GRADIENT_LIKE or _within(tensor, held)]
+        held = self._by_storage()
+        tensors = [t for t in tensors if t.numel() >= GRADIENT_LIKE or t.untyped_storage().data_ptr() in held]
         if not tensors:
             return
         window.exchanged_gradients = True
@@ -208,11 +211,24 @@ class CollectiveObserver(Observer):
                 continue
             if any(mark.stage is Stage.GRAD for mark in window.marks):
                 return
-            if not self._gradients.local(_within(tensor, held), micro, exact=exact, exchange=exchange):
+            pairs = self._gradients.held(held.get(tensor.untyped_storage().data_ptr(), []))
+            if not self._gradients.local(pairs, micro, exact=exact, exchange=exchange):
                 statistics = measure(tensor, kind=TensorKind.GRAD_BUCKET, name="bucket", module=None, micro_step=micro)
                 place = self._order(exchange, forward=False)
                 mark = Mark(Stage.GRAD, micro, exact=exact, trigger=True, order=place, evidence=[statistics])
                 window.marks.append(mark)
+
+    def _by_storage(self) -> dict[int, list[torch.Tensor]]:
+        """The parameters that hold a gradient, by the memory that it lives in; read once after each backward."""
+        window = self.scene.window
+        if self._gradients_at[0] is not window or self._gradients_at[1] != window.micro_steps:
+            found: dict[int, list[torch.Tensor]] = {}
+            for owner, grad in self._gradients.held():  # the gradients themselves must not be kept alive
+                storage = _storage(grad)
+                if storage is not None:
+                    found.setdefault(storage, []).append(owner)
+            self._gradients_at = window, window.micro_steps, found
+        return self._gradients_at[2]
 
 
 def _norm(tensor: torch.Tensor) -> torch.Tensor:
