@@ -147,6 +147,11 @@ def test_a_compression_hook_does_not_keep_the_bad_gradient_of_a_skipped_step(pla
     played.one("params")
 
 
+def test_a_model_whose_training_is_over_is_not_kept_alive(play: Play) -> None:
+    """Else a sweep would fill the memory."""
+    assert play(2, Drill(), habits.trains_one_after_another).one("gone") == [True] * 3
+
+
 @pytest.mark.parametrize("module", ["inlet", "middle", "head"])
 def test_the_module_is_named_though_a_later_reduction_carries_it(play: Play, module: str) -> None:
     """FSDP2's root group holds the head, whose gradient is first in backward, and reduces last."""

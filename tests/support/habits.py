@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import math
+import weakref
 from typing import Any
 
 import torch
@@ -300,6 +302,25 @@ def compresses(rank: int, drill: Drill, journal: str) -> Any:
     if guard is not None:
         guard.__exit__(None, None, None)
     return _report(model, compressed=len(state.error_dict))
+
+
+def trains_one_after_another(rank: int, drill: Drill, journal: str) -> Any:
+    """Three models in turn, as a sweep does; whether each one's model, weight and optimizer are gone when it is over."""
+    guard = _guard(drill, journal)
+    gone = []
+    for step in range(3):
+        model = _made()
+        wrapped = DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        wrapped(_batch(step, rank)).sum().backward()
+        optimizer.step()
+        left = [weakref.ref(model), weakref.ref(model.inlet.weight), weakref.ref(optimizer)]
+        del model, wrapped, optimizer
+        gc.collect()
+        gone.append(all(reference() is None for reference in left))
+    if guard is not None:
+        guard.__exit__(None, None, None)
+    return {"gone": gone}
 
 
 def joins(rank: int, drill: Drill, journal: str) -> Any:
