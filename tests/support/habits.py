@@ -305,7 +305,7 @@ def compresses(rank: int, drill: Drill, journal: str) -> Any:
 
 
 def trains_one_after_another(rank: int, drill: Drill, journal: str) -> Any:
-    """Three models in turn, as a sweep does; whether each one's model, weight and optimizer are gone when it is over."""
+    """Three models in turn, as a sweep does; whether model, weight and optimizer of each are gone when it is over."""
     guard = _guard(drill, journal)
     gone = []
     for step in range(3):
